@@ -56,6 +56,10 @@ class SizeRegions:
         """The number of the plan that is for a size; beyond the ends, that of the nearest range."""
         return next((one.plan for one in self.ranges if size <= one.most), self.ranges[-1].plan)
 
+    def solved_at(self, size: int) -> int:
+        """The size at which the plan that is for a size was solved."""
+        return self.plans[self.plan_at(size)]
+
     def within(self, share: float) -> tuple[tuple[int, int], ...]:
         """Ranges (least, most) of priced sizes at which the schedule's own plan provably loses at most ``share``."""
         runs: list[tuple[int, int]] = []

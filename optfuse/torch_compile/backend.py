@@ -27,13 +27,17 @@ from optfuse.runtime.environment import device_here
 from optfuse.runtime.graph_choice import checked_choice, choice_under
 from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.size_regions import SizeRegions
 from optfuse.torch_compile.compilation import Asked, Compilation, Record
 from optfuse.tuning.rank import require_measurable
 
 logger = logging.getLogger("optfuse")
 
 #: Options that are not the solver's.
-_OWN = ("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "buckets", "checkpoint_price")
+_OWN = (
+    *("device", "cudagraphs", "tune", "measure", "cache", "strict", "saving", "ranges", "regions", "buckets"),
+    "checkpoint_price",
+)
 
 #: How often a compiled graph is expected to run, unless the caller says so.
 EXPECTED_CALLS = 200_000
@@ -56,7 +60,9 @@ def backend(
             a device file (by default the shipped one that this process's GPU is; "h200" for others and without a GPU);
             ``cudagraphs``: True, False or "auto" (the default), see ``runtime.graphs``; ``tune``: whether tiles are
             searched on the GPU, as by ``Schedule.tune`` (False by default); ``measure``, as for ``optfuse.optimize``;
-            ``saving``: what decides what a training step saves, as for ``optfuse.optimize``; ``buckets``: sizes that
+            ``saving``: what decides what a training step saves, as for ``optfuse.optimize``; ``regions``: those of a
+            schedule of ``optfuse.optimize(..., dynamic=...)`` whose one size changes, by which each call's size has the
+            plan of its region (else a range's plan is that of the first size); ``buckets``: sizes that
             changing ones are filled up to, such as ``{0: (8, 16, 32)}`` for a batch of rows that do not depend on each
             other, see ``compiler.frontend.buckets``; ``checkpoint_price``: whether regions that the model hands to
             ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the step twice),
@@ -98,9 +104,21 @@ def _compiled(
         compile_range=work.compile_range if options.get("ranges", True) else None,
         leave_range=record.leave_range,
         buckets=checked_buckets(options.get("buckets")),
+        plan_size=_plan_size(options.get("regions")),
         keep=work.keep if asked.cache is not None and torch_keeps() else None,
     )
     return with_random_numbers(graph, made_backend(graph, example_inputs))
+
+
+def _plan_size(regions: object) -> Callable[[int], int] | None:
+    """The option ``regions``: given a size, the size at which the plan of its region was solved."""
+    if regions is None:
+        return None
+    if isinstance(regions, SizeRegions):
+        return regions.solved_at
+    raise InvalidOptionError(
+        f"regions must be those of optfuse.optimize(..., dynamic=...) with one size that changes, not {regions!r:.80}"
+    )
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.adapt import Feed
 from optfuse.compiler.frontend.buckets import BucketSizes, in_buckets_or_not
-from optfuse.compiler.frontend.by_size import at_any_size, size_reader
+from optfuse.compiler.frontend.by_size import at_any_size
 from optfuse.compiler.frontend.captured import Captured, InputSource
 from optfuse.compiler.frontend.convention import Program
 from optfuse.compiler.frontend.data_parts import cut_nodes, in_parts
@@ -35,6 +35,7 @@ from optfuse.compiler.frontend.shared_arguments import (
 )
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
+from optfuse.compiler.frontend.size_reader import size_reader
 from optfuse.compiler.frontend.split_step import Split, output_names
 from optfuse.compiler.frontend.torch_bridge import (
     DEPENDS_ON_DATA,
@@ -292,6 +293,7 @@ def make_backend(
     leave_range: Leave | None = None,
     keep: Callable[[str, Sequence[Feed]], Keeping | None] | None = None,
     buckets: BucketSizes | None = None,
+    plan_size: Callable[[int], int] | None = None,
 ) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A backend for ``torch.compile(model, backend=make_backend(compile_graph))``, for inference and training.
 
@@ -300,10 +302,12 @@ def make_backend(
     Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing;
     ``compiled0[s77=5].forward`` is one at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``. ``keep``:
     how graphs without symbolic sizes are kept between processes, by their name and where their inputs come from.
-    ``buckets``: see ``frontend.buckets``.
+    ``buckets``: see ``frontend.buckets``; ``plan_size``: see ``BySize``.
     """
     numbers = count()
-    backend = _Backend(compile_graph, leave, survive, choose, compile_range, leave_range, keep, buckets or {})
+    backend = _Backend(
+        compile_graph, leave, survive, choose, compile_range, leave_range, keep, buckets or {}, plan_size
+    )
     return lambda graph, example_inputs: backend.compile(graph, f"{name}{next(numbers)}", example_inputs)
 
 
@@ -319,6 +323,7 @@ class _Backend:
     leave_range: Leave | None
     keep: Callable[[str, Sequence[Feed]], Keeping | None] | None
     buckets: BucketSizes
+    plan_size: Callable[[int], int] | None
 
     def compile(self, graph: GraphModule, name: str, inputs: Sequence[Any]) -> Callable[..., Any]:
         """``graph`` compiled; in parts or at each of its sizes where these are symbolic."""
@@ -330,7 +335,9 @@ class _Backend:
                 return in_parts(graph, name, cuts, self.at_size, self.leave, ranged)
             if size_reader(graph, inputs) is None and not reads_offsets(graph):
                 return self.at_size(graph, name, inputs, whole=True)
-            run = at_any_size(graph, name, inputs, self.at_size, self.leave, compile_range=ranged)
+            run = at_any_size(
+                graph, name, inputs, self.at_size, self.leave, compile_range=ranged, plan_size=self.plan_size
+            )
             return in_buckets_or_not(graph, name, inputs, self.buckets, run)
         except CaptureError as error:
             if self.leave is None:

@@ -19,14 +19,9 @@ from optfuse.compiler.frontend.float_tensors import AtFirstCall, floats_as_tenso
 from optfuse.compiler.frontend.passes.rewrite import copied
 from optfuse.compiler.frontend.shared_arguments import Shared, offsets_of, reads_offsets, shared_memory
 from optfuse.compiler.frontend.size_range import LEAST, OneSizeError, Ranged
+from optfuse.compiler.frontend.size_reader import Number, SizeReader, Sizes, size_reader
 from optfuse.compiler.frontend.torch_bridge import compile_lock, tree_leaves, tree_map
-from optfuse.compiler.frontend.torch_sizes import (
-    expression_of,
-    is_symbolic,
-    static_value,
-    symbols_of,
-    without_ragged_size,
-)
+from optfuse.compiler.frontend.torch_sizes import is_symbolic, static_value, without_ragged_size
 
 logger = logging.getLogger("optfuse")
 
@@ -39,97 +34,10 @@ MOST, REMEMBERED = 64, 10_000
 #: often that may fail, and at how many sizes it may find that no other is like them: the first ones may be small.
 RANGES, FAILURES, ALONE = 16, 2, 6
 
-Number = int | float
-#: The values of a graph's sizes, in the order of ``SizeReader.symbols``.
-Sizes = tuple[Number, ...]
 #: What a compiled function is for: sizes, which of the arguments share memory, and where they begin in theirs.
 Key = tuple[Sizes, Shared, tuple[int, ...]]
-#: How to read a number from an argument: None is the argument itself, ("size", d), ("stride", d), ("offset", 0) and
-#: ("item", 0), its only element, are a tensor's.
-Place = tuple[str, int] | None
 #: Given the graph with numbers for its sizes, what to call it, and its arguments: the compiled function.
 CompileSize = Callable[[GraphModule, str, Sequence[Any]], Callable[..., Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class SizeReader:
-    """Reads the values of a graph's symbols from its arguments.
-
-    ``places`` has, per symbol, the number of an argument (lists of arguments are counted leaf by leaf) and the place.
-    Of symbols that no place holds alone, the expressions that have them stand among ``symbols``: ``u0 + u1``.
-    """
-
-    symbols: tuple[sympy.Basic, ...]
-    places: tuple[tuple[int, Place], ...]
-    nested: bool
-    #: those of which the sizes, strides or the offset of a tensor are made
-    in_tensors: frozenset[sympy.Basic] = frozenset()
-
-    @property
-    def symbols_alone(self) -> bool:
-        """Whether each symbol has a place, so that none is only part of an expression."""
-        return all(isinstance(symbol, sympy.Symbol) for symbol in self.symbols)
-
-    @property
-    def floats_alone(self) -> bool:
-        """Whether all symbols are floats."""
-        return bool(self.places) and all(place == ("item", 0) for _, place in self.places)
-
-    def read(self, arguments: Sequence[Any]) -> Sizes:
-        """The symbols' values."""
-        leaves = tree_leaves(list(arguments)) if self.nested else arguments
-        return tuple([_read(leaves[k], place) for k, place in self.places])
-
-
-def _read(argument: Any, place: Place) -> Number:
-    match place:
-        case None:
-            return argument
-        case ("size", axis):
-            return argument.size(axis)
-        case ("stride", axis):
-            return argument.stride(axis)
-        case ("item", _):
-            return argument.item()
-        case _:
-            return argument.storage_offset()
-
-
-def size_reader(graph: GraphModule, example_inputs: Sequence[Any]) -> SizeReader | None:
-    """Where each symbol of a graph's arguments can be read; None if no argument has one.
-
-    A symbol is a size, an integer, or a float, which torch.compile hands over as a tensor whose item is taken.
-    """
-    found: dict[sympy.Basic, tuple[int, Place]] = {}
-    mixed: dict[sympy.Basic, tuple[int, Place]] = {}
-    in_tensors: set[sympy.Basic] = set()
-    for k, value in enumerate(tree_leaves(list(example_inputs))):
-        for place, size in _symbolic_sizes(value):
-            expression = expression_of(size)
-            (found if isinstance(expression, sympy.Symbol) else mixed).setdefault(expression, (k, place))
-    for k, placeholder in enumerate(graph.graph.find_nodes(op="placeholder")):
-        for tensor in tree_leaves(placeholder.meta.get("example_value")):
-            if isinstance(tensor, torch.Tensor):
-                in_tensors.update(*(symbols_of(n) for _, n in _symbolic_sizes(tensor)))
-        for user in placeholder.users:
-            number = user.meta.get("example_value")
-            if user.target == "item" and is_symbolic(number) and isinstance(expression_of(number), sympy.Symbol):
-                found.setdefault(expression_of(number), (k, ("item", 0)))
-    found |= {each: place for each, place in mixed.items() if not each.free_symbols <= found.keys()}
-    nested = any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
-    return SizeReader(tuple(found), tuple(found.values()), nested, frozenset(in_tensors)) if found else None
-
-
-def _symbolic_sizes(value: Any) -> list[tuple[Place, Any]]:
-    if is_symbolic(value):
-        return [(None, value)]
-    if not isinstance(value, torch.Tensor):
-        return []
-    places: list[tuple[Place, Any]] = [(("size", d), n) for d, n in enumerate(value.shape)]
-    if value.layout is torch.strided:
-        places += [(("stride", d), n) for d, n in enumerate(value.stride())]
-        places.append((("offset", 0), value.storage_offset()))
-    return [(place, n) for place, n in places if isinstance(n, torch.SymInt)]
 
 
 def _solved(values: Mapping[sympy.Basic, Number]) -> dict[sympy.Basic, sympy.Basic]:
@@ -194,6 +102,8 @@ class BySize:
             as the first ones do.
         said: Called once, with a reason, when a size first runs as it was traced.
         by_offset: Whether the graph is compiled for each place of its arguments in their memory.
+        plan_size: Given the one size that changes, the size at which the plan for it is solved. Without it a range's
+            plan is solved at the size that comes first.
     """
 
     graph: GraphModule
@@ -204,6 +114,7 @@ class BySize:
     at_once: bool = True
     compile_range: CompileRange | None = None
     by_offset: bool = False
+    plan_size: Callable[[int], int] | None = None
     ranges: list[tuple[tuple[Any, ...], Ranged]] = field(default_factory=list)
     #: the first values of all symbols, those that have had others, and whether integers that are no sizes may have
     first: dict[sympy.Basic, Number] = field(default_factory=dict)
@@ -268,35 +179,80 @@ class BySize:
                 self.varying.add(symbol)
         fixed = {symbol: value for symbol, value in values.items() if not self._varies(symbol, value)}
         named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
-        found = next((each for given, each in self.ranges if given == (fixed, *memory) and each.holds(named)), None)
+        given = (fixed, *memory)
+        asked = self._solved_at(named)
+        found = self._known(given, named, asked)
+        if found is None and asked not in (None, named):
+            if not any(known == given and each.hints == asked for known, each in self.ranges):
+                self._compile(given, asked, arguments)
+            found = self._known(given, named, asked) or self._known(given, named)
         if found is None and self.compile_range is not None and named:
-            for given, each in self.ranges:
-                if given == (fixed, *memory):
+            for known, each in self.ranges:
+                if known == given:
                     logger.info(
                         "%s: an earlier schedule does not serve %s, where these guards fail: %s",
                         self.name,
                         named,
                         each.broken(named),
                     )
-            graph = at_sizes(self.graph, fixed)
-            kept = _without_numbers(graph)
-            found, alone = None, False
-            try:
-                found = self.compile_range(graph, self.name, named, [arguments[k] for k in kept])
-            except OneSizeError:
-                alone = True
+            found = self._compile(given, named, arguments)
             if found is None and self.varying - self.reader.in_tensors:
                 self.numbers_vary = False
                 self.varying.clear()
                 return self._in_range(key, arguments)
-            if found is not None:
-                found = replace(found, function=_of_all(found.function, kept, len(arguments)))
-                self.ranges.append(((fixed, *memory), found))
-            self.alone += alone
-            self.failures += found is None and not alone
-            if self.failures == FAILURES or self.alone == ALONE or len(self.ranges) == RANGES:
-                self.compile_range = None
         return None if found is None else found.function
+
+    def _solved_at(self, named: Mapping[str, int]) -> dict[str, int] | None:
+        """The sizes at which the plan for a call's sizes is to be solved; None where that is not said."""
+        if self.plan_size is None or not named:
+            return None
+        if len(set(named.values())) > 1:
+            said = ", ".join(f"{name}={size}" for name, size in named.items())
+            logger.warning(
+                "%s: regions are of one size, and several may change here, %s: torch._dynamo.mark_dynamic says which",
+                self.name,
+                said,
+            )
+            self.plan_size = None
+            return None
+        size = next(iter(named.values()))
+        asked = self.plan_size(size)
+        return dict.fromkeys(named, size if asked < LEAST else asked)
+
+    def _known(
+        self, given: tuple[Any, ...], named: Mapping[str, int], solved_at: Mapping[str, int] | None = None
+    ) -> Ranged | None:
+        """The first range that holds sizes; of those whose plan was solved at some sizes, where these are given."""
+        return next(
+            (
+                each
+                for known, each in self.ranges
+                if known == given and solved_at in (None, each.hints) and each.holds(named)
+            ),
+            None,
+        )
+
+    def _compile(self, given: tuple[Any, ...], sizes: Mapping[str, int], arguments: Sequence[Any]) -> Ranged | None:
+        """A range around sizes, compiled now; None if there is none, or no more ranges are compiled."""
+        if self.compile_range is None:
+            return None
+        graph = at_sizes(self.graph, given[0])
+        kept = _without_numbers(graph)
+        found, alone = None, False
+        try:
+            found = self.compile_range(graph, self.name, sizes, [arguments[k] for k in kept])
+        except OneSizeError:
+            alone = True
+        if found is None and self.varying - self.reader.in_tensors:
+            return None  # integers that are no sizes may be the reason: the caller tries without
+        if found is not None:
+            found = replace(found, function=_of_all(found.function, kept, len(arguments)))
+            self.ranges.append((given, found))
+        self.alone += alone
+        self.failures += found is None and not alone
+        if self.failures == FAILURES or self.alone == ALONE or len(self.ranges) == RANGES:
+            self.compile_range = None
+        return found
 
     def _varies(self, symbol: sympy.Basic, value: Number) -> bool:
         """Whether a range may let a symbol with this value vary: sizes 0 and 1 are always compiled by themselves."""
@@ -356,6 +312,7 @@ def at_any_size(
     leave: Callable[[str, str], None] | None,
     at_once: bool = True,
     compile_range: CompileRange | None = None,
+    plan_size: Callable[[int], int] | None = None,
 ) -> Callable[..., Any]:
     """A graph as a function of arguments of any size: compiled now if it has no symbolic size, else by ``BySize``.
 
@@ -378,4 +335,4 @@ def at_any_size(
             leave(name, reason)
 
     ranged = compile_range if reader.symbols_alone else None
-    return BySize(graph, name, reader, compile_size, say, at_once, ranged, reads_offsets(graph))
+    return BySize(graph, name, reader, compile_size, say, at_once, ranged, reads_offsets(graph), plan_size)

@@ -17,9 +17,10 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
-from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, Place, SizeReader, at_any_size, size_reader
+from optfuse.compiler.frontend.by_size import CompileRange, CompileSize, at_any_size
 from optfuse.compiler.frontend.custom_gradients import gradient_reads_values
 from optfuse.compiler.frontend.host_bound import HostBound
+from optfuse.compiler.frontend.size_reader import Place, SizeReader, size_reader
 from optfuse.compiler.frontend.torch_bridge import records_gradients, tree_leaves
 from optfuse.compiler.frontend.torch_sizes import is_read_as_number, is_symbolic, unbacked_symbols
 

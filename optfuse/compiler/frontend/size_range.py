@@ -60,6 +60,11 @@ class Ranged:
     traced: tuple[sympy.Basic, ...]
     decisions: Decisions
 
+    @property
+    def hints(self) -> Mapping[str, int]:
+        """The sizes at which its schedule was solved, by name."""
+        return self.decisions.hints
+
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the function is valid at these sizes."""
         if not all(isinstance(size, int) and LEAST <= size <= MOST for size in sizes.values()):
