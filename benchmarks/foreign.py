@@ -14,8 +14,9 @@ and the loss of a training step is computed outside of the model. Each model has
 seconds; what fails costs itself, and its row has the error. Measured are medians of milliseconds, milliseconds in which
 the GPU is busy, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step)
 against float32, and what became of the model's graphs. A compiled model that is far from eager execution is compared
-with what Dynamo traces, executed in float32: some models compute something else while they are traced, and a note says
-so. Without a GPU everything runs, slowly, and no time means anything: to see that a model is made.
+with what Dynamo traces, executed in float32, as some models compute something else while they are traced, and with
+float64, in case it is float32 that is far from it; a note says so. Without a GPU everything runs, slowly, and no time
+means anything: to see that a model is made.
 
 With more than one process, models are compiled side by side, and the others stand still while one is timed. Time again
 with ``--processes 1`` what looks slow.
@@ -30,7 +31,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -135,6 +136,7 @@ def measured(task: Task, out: Path) -> Row:
     model, inputs = made
     reference = results(model.float(), as_type(inputs, torch.float32), exact)
     model.to(task.dtype)
+    seen = {"float32": reference}
     for system in task.systems.split(","):
         torch.compiler.reset()
         if torch.cuda.is_available():
@@ -149,6 +151,7 @@ def measured(task: Task, out: Path) -> Row:
                 torch.cuda.synchronize()
             row[f"{system}_s"] = round(time.perf_counter() - start, 1)
             row[f"{system}_error"] = distance(found, reference)
+            seen[system] = found if system == "eager" else []
             with alone(out):
                 row[system] = median_ms(stepped(called, inputs, task), warm=WARM)
                 row[f"{system}_busy"] = busy_ms(stepped(called, inputs, task))
@@ -162,6 +165,7 @@ def measured(task: Task, out: Path) -> Row:
         if system != "eager" and row.get(f"{system}_error", 0.0) > 2 * row.get("eager_error", 0.0) + 1e-4:
             row[f"{system}_worst"] = worst(found, reference, model, task)
             row |= errors(system, found, reference, partial(traced, model, inputs, exact))
+            row |= from_float64({**seen, system: found}, model, inputs, task)
     return row
 
 
@@ -262,6 +266,20 @@ def errors(system: str, found: Sequence[Any], reference: Sequence[Any], trace: C
     return {f"{system}_error": distance(found, other), "traced_apart": distance(other, reference)}
 
 
+def from_float64(found: Mapping[str, Sequence[Any]], model: Any, inputs: dict[str, Any], task: Task) -> Row:
+    """The errors of eager execution, of a system and of float32 itself against float64. The model's type is kept."""
+    import torch
+
+    kept = next(model.parameters()).dtype
+    try:
+        exact = results(model.double(), as_type(inputs, torch.float64), replace(task, numbers="float32"))
+    except Exception as error:  # some models name a type
+        return {"float64_failed": repr(error)[:300]}
+    finally:
+        model.to(kept)
+    return {"from_float64": {system: distance(each, exact) for system, each in found.items() if each}}
+
+
 def stepped(model: Any, inputs: dict[str, Any], task: Task) -> Callable[[], Any]:
     """A call, or a training step with the loss outside of the model and without an optimizer."""
     import torch
@@ -304,6 +322,9 @@ def line(row: Row) -> str:
     failed = [row[key] for key in row if key.endswith("_failed")]
     if row.get("traced_apart", 0.0) > 1e-3:
         failed.append(f"what is traced is {row['traced_apart']:.1e} from eager execution in float32")
+    if row.get("from_float64", {}).get("float32", 0.0) > 1e-3:
+        known = ", ".join(f"{name} {error:.1e}" for name, error in row["from_float64"].items())
+        failed.append(f"float32 is far from float64 ({known})")
     notes = "; ".join(odd + failed)[:300]
     return f"{row['model']:32} {kind:9} {times}  ratio {ratio}  busy {busy}  errors {errors}  first {firsts}  {notes}"
 

@@ -220,6 +220,28 @@ def test_a_model_that_is_traced_otherwise_is_compared_with_its_trace(monkeypatch
     assert "what is traced is 5.0e-01 from eager execution" in script["line"](row)
 
 
+def test_errors_are_told_from_float64_where_float32_is_far_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that float32 loses: 1 beside 2 ** 30."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "foreign.py"))
+
+    class Lost(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 2**30 - 2**30
+
+    model, task = Lost(4, 4).bfloat16(), script["Task"]("hf:m")
+    inputs = {"0": torch.ones(2, 4, dtype=torch.bfloat16)}
+    exact = script["results"](model.double(), {"0": torch.ones(2, 4, dtype=torch.float64)}, task)
+    single = script["results"](model.float(), {"0": torch.ones(2, 4)}, task)
+    model.bfloat16()
+    told = script["from_float64"]({"float32": single, "eager": [], "optfuse": exact}, model, inputs, task)
+    assert told["from_float64"].keys() == {"float32", "optfuse"}
+    assert told["from_float64"]["optfuse"] == 0
+    assert told["from_float64"]["float32"] > 0.1
+    assert next(model.parameters()).dtype is torch.bfloat16
+    assert "float32 is far from float64 (float32" in script["line"]({"model": "m", "train": 0, "graphs": [], **told})
+
+
 def test_gradients_that_only_a_trace_has_are_compared_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script = runpy.run_path(str(ROOT / "benchmarks" / "foreign.py"))
