@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
+from optfuse.compiler.ops.average_pool import average_pool_backward
 from tests.compiler.ops.test_convolution_weights import CASES as WEIGHTS
 from tests.compiler.ops.test_depthwise import CASES as DEPTHWISE
 from tests.compiler.ops.test_depthwise import far, laid_out
@@ -55,3 +56,13 @@ def test_gradients_of_weights(case: tuple) -> None:
     for _ in range(2):
         sums = ours.convolution_weights(gradient, images, window, stride, padding, dilation, groups, 3)
         assert far(sums.sum(0).permute(1, 2, 0).reshape(weight.shape), wanted) < 1e-5
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_average_pool_backward(last: bool) -> None:
+    torch.manual_seed(0)
+    images = laid_out(torch.randn(2, 16, 20, 18), last)
+    window = ([9, 9], [1, 1], [4, 4], False, True, None)
+    gradient = laid_out(torch.randn(aten.avg_pool2d(images, *window).shape), last)
+    wanted = aten.avg_pool2d_backward(gradient.double(), images.double(), *window)
+    assert far(average_pool_backward(gradient.to(DEVICE), images.to(DEVICE), *window), wanted.to(DEVICE)) < 2e-6

@@ -15,10 +15,7 @@ OUT_VARIANTS: dict[str, str] = {
         f"aten.{name}.default": f"aten.{name}.out"
         for name in "addmm addmv avg_pool2d baddbmm bmm cat cumsum gather index_add index_select mm scatter_add".split()
     },
-    **{
-        f"aten.{name}.default": f"aten.{name}.grad_input"
-        for name in ("avg_pool2d_backward", "max_pool2d_with_indices_backward")
-    },
+    "aten.max_pool2d_with_indices_backward.default": "aten.max_pool2d_with_indices_backward.grad_input",
     "aten.index.Tensor": "aten.index.Tensor_out",
     "optfuse.addmm_activation.default": "addmm_activation",
     "optfuse.exact_bmm.default": "exact_bmm",

@@ -12,11 +12,12 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_cudnn.py", "attention_memory.py", "attention_sums.py"),
-    *("convolution.py", "convolution_weights.py", "depthwise.py", "groups.py", "host_numbers.py", "matmul.py"),
-    *("max_pool.py", "ready_kernels.py", "space_to_depth.py", "sum_rows.py"),
+    *("average_pool.py", "convolution.py", "convolution_weights.py", "depthwise.py", "groups.py"),
+    *("host_numbers.py", "matmul.py", "max_pool.py", "ready_kernels.py", "space_to_depth.py", "sum_rows.py"),
 )
 
-#: By operator, all but one of ours: the function of those files that computes it. For torch's call of cuDNN see there.
+#: By operator, all but two of ours: the function of those files that computes it. Why torch's two are called from there
+#: is said there.
 CARRIED: Mapping[str, str] = {
     **{
         f"optfuse.{name}.default": name
@@ -28,6 +29,7 @@ CARRIED: Mapping[str, str] = {
         )
     },
     "optfuse.padded_rows.default": "attention_padded_rows",
+    "aten.avg_pool2d_backward.default": "average_pool_backward",
     "aten._scaled_dot_product_cudnn_attention_backward.default": "attention_backward_own_plan",
 }
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import optfuse
 from tests.compiler.lower.eager import check, nests
 
 aten = torch.ops.aten
@@ -71,3 +73,32 @@ def test_large_windows_are_the_librarys_but_their_gradient_is_not() -> None:
 def test_integers_are_the_librarys() -> None:
     x = torch.arange(72).reshape(1, 1, 9, 8)
     check(lambda x: aten.avg_pool2d(x, [2, 2]), x, library=["aten.avg_pool2d.default"])
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+def test_the_librarys_gradient_of_padded_images_is_that_of_channels_first_ones(padding: int) -> None:
+    """On a GPU torch's kernel for channels-last ones takes other windows."""
+    x = torch.randn(2, 3, 13, 12).to(memory_format=torch.channels_last)
+    window = ([9, 9], [1, 1], [padding, padding], False, True, None)
+    grad = torch.randn(aten.avg_pool2d(x, *window).shape)
+    found: list[torch.Tensor] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is aten.avg_pool2d_backward.default:
+                found.append(args[1])
+            return function(*args, **(kwargs or {}))
+
+    class Pooled(torch.nn.Module):
+        def forward(self, images: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+            return aten.avg_pool2d_backward(gradient, images, *window) * 2
+
+    schedule = optfuse.optimize(Pooled(), (x, grad))
+    assert isinstance(schedule, optfuse.Schedule)
+    assert "aten.avg_pool2d_backward.default" in schedule.library_ops
+    program = schedule.compile()
+    with Watch():
+        result = program(x, grad)
+    torch.testing.assert_close(result, Pooled()(x.contiguous(), grad))
+    assert [images.is_contiguous() for images in found] == [padding > 0]
+    assert result.stride() == x.stride()
