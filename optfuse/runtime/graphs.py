@@ -244,7 +244,7 @@ class GraphedProgram:
     ) -> list[Value]:
         """A plain call that takes the host longer in some rounds, see ``runtime.pace``."""
         self._bindings.note_borrowed(binding)
-        slowing, copied = pace.slowing(), self._roles.copied_bytes(given, before, binding)
+        slowing, copied = pace.slowing(self.number), self._roles.copied_bytes(given, before, binding)
         start = pace.clock.now()
         results = self._plain(given, main, "the host is timed", None if slowing is None else slowing.after)
         if slowing is not None:

@@ -5,14 +5,16 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
 
 1. The programs of a process run in *rounds*: a round ends where one of its programs is called again by the same layer,
    and lasts from mark to mark on the device's clock. Rounds of the same calls are compared, and decide for all of their
-   programs together.
+   programs together. Of a program whose rounds are of many kinds, since each step calls other layers, each call is a
+   round of its own, from its begin to its end, and decides alone.
 2. In some rounds each plain call takes the host longer by a share of its time, launch by launch. A round that gets
    longer by as much waits for the host. Where it stays as it was, the host's time is hidden, and to spare it gains
    nothing: a round's length is convex in the host's time, so the loss is a bound on the gain.
 3. Against that gain stand the copies that a graph needs, of inputs that move and of results that the caller sees.
 4. If something is left, or rounds differ so much that none of this can be told, graphs are recorded, and rounds with
-   them are measured as well. They go if they gain nothing. Where they seem to gain, rounds without them are measured
-   once more, and must be longer again: a process' first steps are slow for reasons that graphs do not mend.
+   them are measured as well, but for calls that are rounds of their own. They go if they gain nothing. Where they seem
+   to gain, rounds without them are measured once more, and must be longer again: a process' first steps are slow for
+   reasons that graphs do not mend.
 5. Where the host takes longer than the GPU is predicted to, and much of a round, step 2 is left out. Where rounds
    with graphs are far shorter than any without, graphs are kept after a few, and measured once more, with step 4's
    last rounds, after some hundred calls.
@@ -62,7 +64,7 @@ UNDECIDED = 64
 AGAIN = (256, 2_048, 16_384)
 #: Kinds of rounds that are remembered.
 KINDS = 256
-#: Of a program whose undecided rounds are of more kinds, as where each step calls other layers, each call is a round.
+#: Of a program whose rounds are of more kinds, as where each step calls other layers, each call is a round of its own.
 MOST_KINDS = 4
 #: What a replay takes the host, in microseconds.
 REPLAY_US = 50.0
@@ -87,6 +89,8 @@ class _Member:
     host_us: float = inf
     copied: list[int] = field(default_factory=list)
     calls: int = 0
+    #: of how many kinds the rounds were that it took part in
+    kinds: int = 0
     reason: str = ""
     #: Those that are measured again together with this one, and after how many calls of one of them.
     resting: tuple[_Member, ...] = ()
@@ -132,6 +136,8 @@ class Pace:
     _times: OrderedDict[tuple[int, ...], _Times] = field(default_factory=OrderedDict)
     _round: _Round | None = None
     _begun: int = 0
+    #: by program, a call under way that is a round of its own, and what marks its end
+    _calls: dict[int, tuple[_Round, Callable[[], Mark]]] = field(default_factory=dict)
     _pending: list[tuple[_Round, Mark]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -154,18 +160,21 @@ class Pace:
             if member.verdict in ("graphs", "plain"):
                 return member.verdict
             self._look()
-            if member.is_alone:
-                caller = 0
-            current = self._round
+            if member.verdict == "open" and member.kinds > MOST_KINDS and not member.is_alone:
+                member.is_alone, member.calls = True, 0
+            current = None if member.is_alone else self._round
             member.calls += current is None or number not in current.programs or (number, caller) in current.callers
             if member.verdict == "open" and member.calls > UNDECIDED:
                 _rest([member], "steps differ too much to tell whether a graph would save time")
             verdict = self.verdict(number)
             if verdict in ("graphs", "plain"):
                 return verdict
+            if member.is_alone and verdict == "open":
+                is_slowed = member.calls > FIRST and bool(member.calls.bit_count() & 1)
+                self._calls[number] = (_Round(mark(), is_slowed, [number], verdicts={"open"}), mark)
+                return verdict
+            current = self._round
             if current is None or (number, caller) in current.callers:
-                if member.verdict == "open" and sum(number in key for key in self._times) > MOST_KINDS:
-                    member.is_alone = True
                 here = mark()
                 if current is not None:
                     self._pending.append((current, here))
@@ -179,10 +188,11 @@ class Pace:
             current.verdicts.add(member.verdict)
             return member.verdict
 
-    def slowing(self) -> Slowing | None:
-        """What slows a plain call of this round, if it is one of those that are slowed."""
+    def slowing(self, number: int) -> Slowing | None:
+        """What slows a program's plain call, if its round is one of those that are slowed."""
         with self._lock:
-            is_slowed = self._round is not None and self._round.is_slowed
+            current = self._calls[number][0] if number in self._calls else self._round
+            is_slowed = current is not None and current.is_slowed
         return Slowing(SLOWED, self.clock) if is_slowed else None
 
     def leave(self, number: int, host_us: float, slowed_us: float = 0.0, copied: int = 0) -> None:
@@ -191,7 +201,11 @@ class Pace:
             member = self._members[number]
             member.host_us = min(member.host_us, host_us)
             member.copied.append(copied)
-            if self._round is not None:
+            if number in self._calls:
+                current, mark = self._calls.pop(number)
+                current.slowed_us = slowed_us
+                self._pending.append((current, mark()))
+            elif self._round is not None:
                 self._round.slowed_us += slowed_us
 
     def disturb(self, is_again: bool = False) -> None:
@@ -225,7 +239,7 @@ class Pace:
             for one in member.resting:
                 one.rests = member.rests + 1
                 _decide([one], "trial" if has_graphs else "open", "")
-                one.host_us, one.copied, one.calls = inf, [], 0
+                one.host_us, one.copied, one.calls, one.kinds = inf, [], 0, 0
             self._forget(together, has_graphs)
             return True
 
@@ -254,6 +268,9 @@ class Pace:
 
     def _note(self, past: _Round, length: float) -> None:
         key = tuple(sorted(past.programs))
+        if key not in self._times:
+            for number in set(key):
+                self._members[number].kinds += 1
         times = self._times.setdefault(key, _Times())
         self._times.move_to_end(key)
         if len(self._times) > KINDS:
@@ -290,7 +307,8 @@ class Pace:
             reason = f"a graph would save no time: the host takes {host:,.0f} us a step, and the GPU about {gpu:,.0f}"
             _decide(undecided, "plain", reason)
             return
-        is_first = len(times.plain) >= FIRST and not any(member.rests for member in undecided)
+        is_alone = len(members) == 1 and undecided[0].is_alone
+        is_first = len(times.plain) >= FIRST and not is_alone and not any(member.rests for member in undecided)
         if is_first and host > max(HOST_BOUND * gpu, MUCH * max(times.plain)):
             _decide(undecided, "trial", "")
             return
@@ -308,7 +326,7 @@ class Pace:
         saved = felt * sum(max(0.0, member.host_us - REPLAY_US) for member in undecided)
         copies = sum(median(member.copied or [0]) for member in undecided) / COPIED_IN_US
         if saved - copies > WORTH * length:
-            _decide(undecided, "trial", "")
+            _decide(undecided, "graphs" if is_alone else "trial", "")
             return
         reason = (
             f"a graph would save no time: the host takes {host:,.0f} us of a step of {length:,.0f}, the GPU waits for "

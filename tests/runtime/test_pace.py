@@ -97,7 +97,7 @@ class Program:
             self.is_recorded = True
             self.machine.launch(REPLAY_US, self.copies_us + sum(device for _, device in self.kernels))
             return
-        slowing = self.pace.slowing() if self.verdict == "open" and self.calls > 1 else None
+        slowing = self.pace.slowing(self.number) if self.verdict == "open" and self.calls > 1 else None
         start = self.machine.us
         for host, device in self.kernels:
             self.machine.launch(host, device)
@@ -387,6 +387,37 @@ def test_layers_of_which_each_step_calls_others_are_rounds_of_their_own_in_the_e
             expert()
         machine.synchronize()
     assert expert.verdict == "graphs"
+
+
+@pytest.mark.spread(6, 2)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("device_us", "verdict"), [(2, "graphs"), (20, "plain")])
+def test_steps_that_leave_out_layers_at_random_decide_call_by_call(
+    device_us: float, verdict: Verdict, seed: int
+) -> None:
+    """Layers of two kinds, forward and backward, of which a fifth are left out, and experts by the number."""
+    machine, random = Machine(), Random(seed)
+    pace = Pace(clock=machine)
+    names = ("attention", "dense", "expert", "attention's backward", "dense's backward", "expert's backward")
+    programs = {name: Program(pace, machine, alike(12, 8, device_us)) for name in names}
+
+    def call(name: str, caller: int) -> None:
+        programs[name].caller = caller
+        programs[name]()
+        machine.launch(30, 10)
+
+    for _ in range(120):
+        layers = [layer for layer in range(8) if random.random() > 0.2]
+        for layer in layers:
+            call("attention", layer)
+            for part in range(random.randint(4, 8)) if layer % 4 == 3 else (0,):
+                call("expert" if layer % 4 == 3 else "dense", 100 * layer + part)
+        for layer in reversed(layers):
+            for part in range(5) if layer % 4 == 3 else (0,):
+                call("expert's backward" if layer % 4 == 3 else "dense's backward", 100 * layer + part)
+            call("attention's backward", layer)
+        machine.launch(500, 800)
+    assert {program.verdict for program in programs.values()} == {verdict}
 
 
 def test_steps_that_are_never_alike_stay_plain() -> None:
