@@ -105,6 +105,7 @@ class _Round:
     programs: list[int] = field(default_factory=list)
     callers: set[tuple[int, int]] = field(default_factory=set)
     verdicts: set[Verdict] = field(default_factory=set)
+    is_call: bool = False  # of one call, which is a round of its own
     is_behind: bool = False
     is_disturbed: bool = False
     is_again: bool = False
@@ -171,7 +172,7 @@ class Pace:
                 return verdict
             if member.is_alone and verdict == "open":
                 is_slowed = member.calls > FIRST and bool(member.calls.bit_count() & 1)
-                self._calls[number] = (_Round(mark(), is_slowed, [number], verdicts={"open"}), mark)
+                self._calls[number] = (_Round(mark(), is_slowed, [number], verdicts={"open"}, is_call=True), mark)
                 return verdict
             current = self._round
             if current is None or (number, caller) in current.callers:
@@ -180,7 +181,7 @@ class Pace:
                     self._pending.append((current, here))
                 # each of two kinds, or of any period, gets both: the parity of the number's bits
                 is_slowed = self._begun > FIRST and bool(self._begun.bit_count() & 1)
-                is_behind = len(self._pending) > 1
+                is_behind = sum(not past.is_call for past, _ in self._pending) > 1
                 current = self._round = _Round(here, is_slowed, is_behind=is_behind)
                 self._begun += 1
             current.programs.append(number)
