@@ -84,6 +84,7 @@ class _Member:
     number: int
     gpu_us: float
     is_rechecked: bool = True
+    #: each of its calls is a round of its own
     is_alone: bool = False
     verdict: Verdict = "open"
     host_us: float = inf
@@ -163,18 +164,19 @@ class Pace:
             self._look()
             if member.verdict == "open" and member.kinds > MOST_KINDS and not member.is_alone:
                 member.is_alone, member.calls = True, 0
-            current = None if member.is_alone else self._round
-            member.calls += current is None or number not in current.programs or (number, caller) in current.callers
+            is_call = member.is_alone and member.verdict == "open"
+            current = self._round
+            is_new = current is None or number not in current.programs or (number, caller) in current.callers
+            member.calls += is_call or is_new
             if member.verdict == "open" and member.calls > UNDECIDED:
                 _rest([member], "steps differ too much to tell whether a graph would save time")
             verdict = self.verdict(number)
             if verdict in ("graphs", "plain"):
                 return verdict
-            if member.is_alone and verdict == "open":
+            if is_call:
                 is_slowed = member.calls > FIRST and bool(member.calls.bit_count() & 1)
                 self._calls[number] = (_Round(mark(), is_slowed, [number], verdicts={"open"}, is_call=True), mark)
                 return verdict
-            current = self._round
             if current is None or (number, caller) in current.callers:
                 here = mark()
                 if current is not None:

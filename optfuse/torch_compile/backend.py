@@ -14,8 +14,8 @@ import torch
 from torch._inductor import list_options
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.aot import make_backend
 from optfuse.compiler.frontend.buckets import checked_buckets
+from optfuse.compiler.frontend.dynamo_backend import make_backend
 from optfuse.compiler.frontend.function_modes import outside_function_modes
 from optfuse.compiler.frontend.kept_code import torch_keeps
 from optfuse.compiler.frontend.random_numbers import with_random_numbers

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import optfuse
-from optfuse.compiler.frontend.aot import make_backend
 from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.dynamo_backend import make_backend
 from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.training import capture_step
 from optfuse.errors import CaptureError, InfeasibleError, InvalidOptionError

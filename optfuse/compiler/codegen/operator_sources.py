@@ -16,8 +16,8 @@ _FILES = (
     *("host_numbers.py", "matmul.py", "max_pool.py", "ready_kernels.py", "space_to_depth.py", "sum_rows.py"),
 )
 
-#: By operator, all but two of ours: the function of those files that computes it. Why torch's two are called from there
-#: is said there.
+#: By operator: the function of those files that computes it. Two operators are torch's, and their files say why a
+#: function of ours calls them.
 CARRIED: Mapping[str, str] = {
     **{
         f"optfuse.{name}.default": name

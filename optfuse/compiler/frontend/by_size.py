@@ -180,12 +180,12 @@ class BySize:
         fixed = {symbol: value for symbol, value in values.items() if not self._varies(symbol, value)}
         named = {str(symbol): int(value) for symbol, value in values.items() if symbol not in fixed}
         given = (fixed, *memory)
-        asked = self._solved_at(named)
-        found = self._known(given, named, asked)
-        if found is None and asked not in (None, named):
-            if not any(known == given and each.hints == asked for known, each in self.ranges):
-                self._compile(given, asked, arguments)
-            found = self._known(given, named, asked) or self._known(given, named)
+        hints = self._plan_hints(named)
+        found = self._known(given, named, hints)
+        if found is None and hints not in (None, named):
+            if not any(known == given and each.hints == hints for known, each in self.ranges):
+                self._compile(given, hints, arguments)
+            found = self._known(given, named, hints) or self._known(given, named)
         if found is None and self.compile_range is not None and named:
             for known, each in self.ranges:
                 if known == given:
@@ -202,7 +202,7 @@ class BySize:
                 return self._in_range(key, arguments)
         return None if found is None else found.function
 
-    def _solved_at(self, named: Mapping[str, int]) -> dict[str, int] | None:
+    def _plan_hints(self, named: Mapping[str, int]) -> dict[str, int] | None:
         """The sizes at which the plan for a call's sizes is to be solved; None where that is not said."""
         if self.plan_size is None or not named:
             return None
@@ -216,18 +216,18 @@ class BySize:
             self.plan_size = None
             return None
         size = next(iter(named.values()))
-        asked = self.plan_size(size)
-        return dict.fromkeys(named, size if asked < LEAST else asked)
+        hint = self.plan_size(size)
+        return dict.fromkeys(named, size if hint < LEAST else hint)
 
     def _known(
-        self, given: tuple[Any, ...], named: Mapping[str, int], solved_at: Mapping[str, int] | None = None
+        self, given: tuple[Any, ...], named: Mapping[str, int], hints: Mapping[str, int] | None = None
     ) -> Ranged | None:
-        """The first range that holds sizes; of those whose plan was solved at some sizes, where these are given."""
+        """The first range in which sizes are. ``hints``: only ranges whose plan was solved at these sizes."""
         return next(
             (
                 each
                 for known, each in self.ranges
-                if known == given and solved_at in (None, each.hints) and each.holds(named)
+                if known == given and hints in (None, each.hints) and each.holds(named)
             ),
             None,
         )

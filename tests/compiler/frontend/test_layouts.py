@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import optfuse
-from optfuse.compiler.frontend.aot import as_traced, make_backend
+from optfuse.compiler.frontend.aot import as_traced
+from optfuse.compiler.frontend.dynamo_backend import make_backend
 from optfuse.compiler.frontend.inference import capture
 from optfuse.compiler.frontend.training import capture_training
 from tests.compiler.frontend.running import capture_and_compare

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from optfuse.compiler.frontend import Captured, capture
-from optfuse.compiler.frontend.aot import as_traced, make_backend
+from optfuse.compiler.frontend.aot import as_traced
+from optfuse.compiler.frontend.dynamo_backend import make_backend
 from tests.compiler.frontend.running import call, capture_and_compare
 
 BF16 = torch.bfloat16
