@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
+from optfuse.compiler.frontend import by_size
 from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.errors import InvalidOptionError
 from optfuse.solver.size_regions import SizeRange, SizeRegions
@@ -87,6 +88,16 @@ def test_a_size_at_which_the_regions_plan_does_not_hold_has_one_of_its_own() -> 
         x = marked(2, size, axis=1)
         torch.testing.assert_close(fast(x), function(x))
     assert compiled.solved_at() == [4, 7, 32]
+
+
+def test_a_region_without_a_range_of_its_own_is_served_by_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_size, "RANGES", 1)
+    compiled = Regional(REGIONS)
+    fast = compiled(lambda x: (x * 2 + 1).relu())
+    for size in (20, 6, 4, 5, 32):
+        x = marked(size, 3)
+        torch.testing.assert_close(fast(x), (x * 2 + 1).relu())
+    assert compiled.solved_at() == [32]
 
 
 def test_where_several_sizes_change_it_is_said_that_regions_are_not_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -200,6 +200,7 @@ class BySize:
                 self.numbers_vary = False
                 self.varying.clear()
                 return self._in_range(key, arguments)
+        found = found or self._known(given, named)  # another region's, where this one's could not be compiled
         return None if found is None else found.function
 
     def _plan_hints(self, named: Mapping[str, int]) -> dict[str, int] | None:
