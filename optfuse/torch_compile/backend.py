@@ -18,7 +18,7 @@ from optfuse.compiler.frontend.buckets import checked_buckets
 from optfuse.compiler.frontend.dynamo_backend import make_backend
 from optfuse.compiler.frontend.function_modes import outside_function_modes
 from optfuse.compiler.frontend.kept_code import torch_keeps
-from optfuse.compiler.frontend.random_numbers import with_random_numbers
+from optfuse.compiler.frontend.random_numbers import drawn_numbers, with_random_numbers
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.rules import rules_from_plain
@@ -105,7 +105,7 @@ def _compiled(
         leave_range=record.leave_range,
         buckets=checked_buckets(options.get("buckets")),
         plan_size=_plan_size(options.get("regions")),
-        keep=work.keep if asked.cache is not None and torch_keeps() else None,
+        keep=work.keep if asked.cache is not None and torch_keeps() and not drawn_numbers(graph) else None,
     )
     return with_random_numbers(graph, made_backend(graph, example_inputs))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from traceback import walk_tb
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -232,7 +233,8 @@ class Compilation:
     def keep(self, name: str, feeds: Sequence[Any]) -> Keeping | None:
         """How the graphs of a name are kept between processes."""
         asked = replace(self.asked, cache=None)
-        return keeping_of(name, feeds, asked.device, repr(asked), self.revive, self.products)
+        make = partial(_afresh, asked)
+        return keeping_of(name, feeds, asked.device, repr(asked), self.revive, make, self.products)
 
     def compile_range(self) -> RangeCompilation:
         """A compiler of the graphs of one function for a range of sizes."""
@@ -243,6 +245,12 @@ class Compilation:
         run = runner(program, self.asked.cudagraphs, product.interest, self.arena, self.pace, facts.predicted_us)
         remember(facts, run)
         return run
+
+
+def _afresh(asked: Asked) -> tuple[Callable[[str, Product], Run], Callable[[str, str], None]]:
+    """What revives kept graphs in a process in which the backend is not called, and what says that it cannot."""
+    work = Compilation(asked, Record())
+    return work.revive, work.record.leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -196,14 +197,84 @@ print(json.dumps([hits, out.tolist(), net[0].weight.grad.tolist(), [g.kernels fo
 """
 
 
+def run_process(code: str, caches: Path, **environment: str) -> list[Any]:
+    """What a new Python process prints last, with its caches in a folder."""
+    folders = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "torch"), "XDG_CACHE_HOME": str(caches / "user")}
+    env = {**os.environ, **folders, **environment}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
 @pytest.mark.slow
 def test_another_process_takes_it(tmp_path: Path) -> None:
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"), "XDG_CACHE_HOME": str(tmp_path / "user")}
-    env = {**os.environ, **caches}
-    command = [sys.executable, "-c", PROCESS]
-    (hits, *first), (again, *second) = (
-        json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-        for _ in range(2)
-    )
+    (hits, *first), (again, *second) = (run_process(PROCESS, tmp_path) for _ in range(2))
     assert (hits, again) == (0, 1)
     assert first == second
+
+
+ARTIFACTS = """
+from pathlib import Path
+path = Path({path!r})
+if path.exists():
+    import torch
+    torch.compiler.load_cache_artifacts(path.read_bytes())
+{process}
+if not path.exists():
+    path.write_bytes(torch.compiler.save_cache_artifacts()[0])
+"""
+
+
+@pytest.mark.slow
+def test_another_machine_takes_it_from_torchs_artifacts(tmp_path: Path) -> None:
+    code = ARTIFACTS.format(path=str(tmp_path / "artifacts"), process=PROCESS)
+    (hits, *first), (again, *second) = (run_process(code, tmp_path / machine) for machine in ("one", "other"))
+    assert (hits, again) == (0, 1)
+    assert first == second
+
+
+#: Of a later version of optfuse, if CHANGED is set.
+PRECOMPILED = """
+import json, os, torch, optfuse
+import torch._dynamo
+from optfuse.torch_compile import kept
+stamp_of = kept.stamp_of
+kept.stamp_of = lambda device: stamp_of(device) + os.environ.get("CHANGED", "")
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+out = torch.compile(net, backend="optfuse")(torch.ones(3, 4))
+out.square().sum().backward()
+from torch._dynamo.precompile_context import PrecompileContext
+PrecompileContext.save_to_dynamo_cache()
+traced = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+left = [bool(g.why_not) for g in optfuse.compiled_graphs()]
+print(json.dumps([traced, left, out.tolist(), net[0].weight.grad.tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_takes_dynamos_part_from_its_cache_traces_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch._dynamo.precompile_context")
+    environment = {"TORCH_CACHING_PRECOMPILE": "1"}
+    first, second = (run_process(PRECOMPILED, tmp_path, **environment) for _ in range(2))
+    other = run_process(PRECOMPILED, tmp_path, **environment, CHANGED="yes")
+    assert first[:2] == [1, [False, False]]
+    assert second[:2] == [0, [False, False]]
+    assert other[:2] == [0, [True, True]], "what another version has kept runs as traced, and says so"
+    assert first[2:] == second[2:]
+    torch.testing.assert_close(torch.tensor(other[2]), torch.tensor(first[2]))
+    torch.testing.assert_close(torch.tensor(other[3]), torch.tensor(first[3]))
+
+
+def test_numbers_drawn_in_python_are_not_kept(compiled_names: list[str]) -> None:
+    """They are handed over in another dtype than was traced, which only a compilation's own function mends."""
+    x = torch.arange(4.0)
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * random.uniform(1, 2)
+
+    for _ in range(2):
+        random.seed(3)
+        got = afresh(scaled)(x)
+        random.seed(3)
+        torch.testing.assert_close(got, scaled(x))
+    assert len(compiled_names) == 2

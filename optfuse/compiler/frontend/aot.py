@@ -17,7 +17,7 @@ from optfuse.compiler.frontend.convention import Program
 from optfuse.compiler.frontend.decompositions import decompositions
 from optfuse.compiler.frontend.flat import is_object
 from optfuse.compiler.frontend.joint import Chooser
-from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping
+from optfuse.compiler.frontend.kept_code import Keeping, KeptCode, keepable, keeping, known_as
 from optfuse.compiler.frontend.kept_values import kept_values
 from optfuse.compiler.frontend.recognition import recognized
 from optfuse.compiler.frontend.saved_inputs import save_copies
@@ -96,7 +96,7 @@ def compile_flat(
     split = Split(name, feeds, choose, decisions, may_leave=leave is not None)
     compiler = _Compiler(split, compile_graph, eager_backward, leave, survive, why_not, keep, *_memory(inputs, given))
     return aot_compile(
-        graph if why_not else recognized(graph, inputs, feeds),
+        graph if why_not else known_as(graph, recognized(graph, inputs, feeds)),
         inputs,
         forward=compiler.of("forward"),
         backward=compiler.of("backward"),
@@ -186,7 +186,7 @@ class _Compiler:
             return bound
         product = self.keep.products.pop(captured.name, None)
         product = None if convention.remainder and convention.remainder.is_of_process() else product
-        return KeptCode(kind, convention, product, traced, bound)
+        return KeptCode(kind, convention, self.keep.afresh, product, traced, bound)
 
 
 def _data_dependent(module: GraphModule) -> str | None:

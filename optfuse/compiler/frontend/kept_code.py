@@ -5,6 +5,9 @@ joint graph, partitions nothing and calls no compiler: what is left of a first c
 entry has what AOTAutograd has found out, and a ``KeptCode`` for each of its graphs. What else decides what becomes of
 a graph is in ``Keeping.key``.
 
+Where torch keeps what Dynamo has made, too (``TORCH_CACHING_PRECOMPILE=1``), a later process calls no backend at all:
+torch reads an entry and installs its function. So an entry has all that it takes to run it, see ``Keeping.afresh``.
+
 The entries lie beside Inductor's (``TORCHINDUCTOR_CACHE_DIR``) and follow torch's settings, such as
 ``TORCHINDUCTOR_FORCE_DISABLE_CACHES``. Like Inductor's they are read by pickle.
 """
@@ -27,11 +30,16 @@ from torch._inductor import codecache
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule
 
 from optfuse.compiler.frontend.attention import attend
 from optfuse.compiler.frontend.simulated import TracedGraph, unless_simulated
+from optfuse.compiler.frontend.torch_bridge import boxed
 
 Run = Callable[[list[Any]], Any]
+#: Makes the function that runs a graph, of its kind ("forward", "backward" or "inference") and its product. None: the
+#: graph has to run as it was traced.
+Revive = Callable[[str, Any], Callable[[list[torch.Tensor]], Sequence[Any]] | None]
 
 
 class Calling(Protocol):
@@ -49,17 +57,18 @@ class Keeping:
     Attributes:
         key: What decides, beside the traced graph and torch's settings, what is compiled: options, versions, input
             kinds.
-        revive: Makes the function that runs a graph, of its kind ("forward", "backward" or "inference") and its
-            product.
+        revive: Makes the functions of graphs that are taken from the cache while the backend is called.
+        afresh: The same where no backend is called; can be pickled.
         products: By a graph's name, what ``revive`` needs, as data for pickle. A graph without one is not kept.
     """
 
     key: str
-    revive: Callable[[str, Any], Callable[[list[torch.Tensor]], Sequence[Any]]]
+    revive: Revive
+    afresh: Revive
     products: dict[str, Any] = field(default_factory=dict)
 
 
-_revive: ContextVar[Callable[[str, Any], Callable[[list[torch.Tensor]], Sequence[Any]]]] = ContextVar("revive")
+_revive: ContextVar[Revive | None] = ContextVar("revive", default=None)
 
 
 @dataclass
@@ -68,6 +77,7 @@ class KeptCode(OutputCode):
 
     kind: str = ""
     calling: Calling | None = None
+    afresh: Revive | None = None
     product: Any = None
     traced: TracedGraph | None = None
     run: Run | None = None
@@ -92,9 +102,16 @@ class KeptCode(OutputCode):
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Make the function again, in the process that has read the entry."""
+        revive = _revive.get() or self.afresh
         assert self.calling is not None, "what is kept has a calling convention"
+        assert revive is not None, "what is kept can be revived"
         self.product = pickle.loads(self.product)
-        run = self.calling.bind(_revive.get()(self.kind, self.product))
+        function = revive(self.kind, self.product)
+        if function is None:
+            assert self.traced is not None, "what is kept can run as it was traced"
+            self.run = boxed(self.traced)
+            return
+        run = self.calling.bind(function)
         self.run = run if self.traced is None else unless_simulated(run, self.traced)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
@@ -108,6 +125,14 @@ _NO_BACKENDS: dict[str, Any] = {
     "custom_backend_passes": {},
     "custom_backend_codegen_configs": {},
 }
+
+
+def known_as(graph: GraphModule, rewritten: GraphModule) -> GraphModule:
+    """``rewritten`` by the name under which Dynamo's cache looks for what is compiled of ``graph``."""
+    name = getattr(graph, "_backend_id", None)
+    if name is not None:
+        rewritten._backend_id = name  # noqa: SLF001 - Dynamo's
+    return rewritten
 
 
 def keepable(compile_: Callable[..., KeptCode]) -> Any:

@@ -16,8 +16,7 @@ def with_random_numbers(graph: GraphModule, run: Callable[..., Any]) -> Callable
     ``random.uniform(0, 1)`` in a model is an argument: float32 where Dynamo traces it, float64 where Dynamo calls the
     graph. The trace holds: every dtype of the graph follows from it. So float64 tensors meet a number of 24 bits.
     """
-    placeholders = graph.graph.find_nodes(op="placeholder")
-    traced = {k: node.meta["example_value"].dtype for k, node in enumerate(placeholders) if _is_drawn(node)}
+    traced = drawn_numbers(graph)
     if not traced:
         return run
 
@@ -26,6 +25,12 @@ def with_random_numbers(graph: GraphModule, run: Callable[..., Any]) -> Callable
         return run(*given)
 
     return call
+
+
+def drawn_numbers(graph: GraphModule) -> dict[int, torch.dtype]:
+    """The arguments of a graph that are numbers drawn by ``random``, each with the dtype that was traced."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    return {k: node.meta["example_value"].dtype for k, node in enumerate(placeholders) if _is_drawn(node)}
 
 
 def _is_drawn(node: Node) -> bool:
