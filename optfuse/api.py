@@ -119,7 +119,9 @@ class TrainingSchedule(ScheduledStep):
 
         return bind_training(self.tune() if tune else self, cudagraphs=checked_choice(cudagraphs))
 
-    def checkpoint_price(self, *, device: str = "h200", options: SolveOptions | None = None) -> CheckpointPrice | None:
+    def checkpoint_price(
+        self, *, device: str = "h200", options: SolveOptions | Mapping[str, Any] | None = None
+    ) -> CheckpointPrice | None:
         """What the regions that the model hands to ``torch.utils.checkpoint`` cost in time and save in peak memory.
 
         The step is traced and solved once more, without them. ``device`` and ``options`` are those of ``optimize``.
@@ -127,7 +129,7 @@ class TrainingSchedule(ScheduledStep):
         """
         from optfuse.schedule.checkpoint_price import checkpoint_price
 
-        options = SolveOptions() if options is None else options
+        options = SolveOptions.of(options)
         return checkpoint_price(self, device, replace(options, rules=(), peak_memory=None))
 
 
@@ -139,7 +141,7 @@ def optimize(
     *,
     train: bool = False,
     device: str = "h200",
-    options: SolveOptions | None = None,
+    options: SolveOptions | Mapping[str, Any] | None = None,
     rules: Sequence[Rule] = (),
     name: str | None = None,
     measure: int = 0,
@@ -155,7 +157,7 @@ def optimize(
             strides are what the schedule holds for.
         train: Schedule a training step's forward and backward graphs instead of the inference graph.
         device: A shipped device's name, or the path of a device file.
-        options: The solver's limits and choices.
+        options: The solver's limits and choices: ``SolveOptions``, or a dictionary of its fields.
         rules: What must and must not share a kernel (``optfuse.rules``), beside those of ``options``. Of a training
             step's two graphs, a rule holds for those in which it matches.
         name: What to call the graphs; the class name in lower case by default.
@@ -180,7 +182,7 @@ def optimize(
         InfeasibleError: If no schedule, or no choice of what to save, keeps the cap on peak memory.
         RuleError, RuleConflictError: If a rule matches no op of any graph, or no schedule obeys the rules.
     """
-    options = SolveOptions() if options is None else options
+    options = SolveOptions.of(options)
     options = replace(options, rules=(*options.rules, *rules))
     load_device(device)
     require_measurable(measure)
@@ -268,7 +270,7 @@ def saving_front(
     *,
     points: int = 8,
     device: str = "h200",
-    options: SolveOptions | None = None,
+    options: SolveOptions | Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> pd.DataFrame:
     """The time of a training step against its peak memory: a row for each of several choices of what is saved.
@@ -290,7 +292,7 @@ def saving_front(
     name = type(model).__name__.lower() if name is None else name
     from optfuse.schedule.saving import SavingSearch
 
-    search = SavingSearch(device, SolveOptions() if options is None else options)
+    search = SavingSearch(device, SolveOptions.of(options))
     rows: list[dict[str, Any]] = []
 
     def sweep_step(step: JointStep) -> None:
@@ -369,7 +371,9 @@ def load(path: str | Path, *, operators: Collection[str] = ()) -> Schedule:
     return Schedule.of(load_plan(path, operators=operators))
 
 
-def pareto(problem: Instance | Schedule, *, points: int = 8, options: SolveOptions | None = None) -> pd.DataFrame:
+def pareto(
+    problem: Instance | Schedule, *, points: int = 8, options: SolveOptions | Mapping[str, Any] | None = None
+) -> pd.DataFrame:
     """The cheapest schedule within each of a row of caps on peak memory, a row a cap, the highest first.
 
     Args:
@@ -386,4 +390,4 @@ def pareto(problem: Instance | Schedule, *, points: int = 8, options: SolveOptio
     import pandas as pd
 
     instance = problem.instance if isinstance(problem, ScheduledGraph) else problem
-    return pd.DataFrame(pareto_rows(sweep(instance, SolveOptions() if options is None else options, points)))
+    return pd.DataFrame(pareto_rows(sweep(instance, SolveOptions.of(options), points)))

@@ -242,7 +242,7 @@ class ScheduledGraph:
         """
         _save_page(self.name, (self,), path)
 
-    def explain(self, a: str, b: str, *, options: SolveOptions | None = None) -> Explanation:
+    def explain(self, a: str, b: str, *, options: SolveOptions | Mapping[str, Any] | None = None) -> Explanation:
         """Why two ops share a kernel, or do not; ``print`` it.
 
         Apart: what makes it illegal, or by how much the best schedule with both in one kernel is dearer, or over the

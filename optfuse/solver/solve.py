@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from optfuse.errors import InvalidInstanceError, InvalidOptionError
 from optfuse.problem.garbage_collection import rarely_collecting
@@ -57,7 +57,7 @@ LARGEST_OBJECTIVE = 1 << 52
 @rarely_collecting()
 def solve(
     instance: Instance,
-    options: SolveOptions | None = None,
+    options: SolveOptions | Mapping[str, Any] | None = None,
     *,
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
@@ -83,7 +83,7 @@ def solve(
             what the least is that can be met.
         InvalidOptionError: When the exhaustive solver is asked to take a large instance.
     """
-    options = SolveOptions() if options is None else options
+    options = SolveOptions.of(options)
     clock = (WorkClock if options.deterministic else Clock)(stop, interruptible=options.interruptible)
     _guarded(clock, lambda: _load_search(options, clock), lambda: None)
     journal, moments = Journal(on_progress), [time.monotonic()]

@@ -99,6 +99,20 @@ class SolveOptions:
         return None if self.peak_memory is None else memory_size(self.peak_memory)
 
     @classmethod
+    def of(cls, options: SolveOptions | Mapping[str, Any] | None) -> SolveOptions:
+        """Options as a caller gives them: themselves, a dictionary of some of their fields, or None for the defaults.
+
+        Raises:
+            InvalidOptionError: If they are anything else; and as ``from_mapping``.
+        """
+        if isinstance(options, SolveOptions):
+            return options
+        if options is None or isinstance(options, Mapping):
+            return cls.from_mapping(options or {})
+        wanted = 'SolveOptions or a dictionary such as {"time_limit": 10}'
+        raise InvalidOptionError(f"options must be {wanted}, not {options!r:.80}")
+
+    @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SolveOptions:
         """Build options from plain data; an unknown key is refused with the nearest known one.
 

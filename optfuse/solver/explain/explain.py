@@ -6,8 +6,9 @@ schedule with both in one kernel costs; or that it does not fit in memory. Every
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from optfuse.errors import IllegalKernelError, InfeasibleError, InvalidInstanceError, RuleConflictError
 from optfuse.problem.choose_alternatives import choosing
@@ -33,7 +34,7 @@ def explain(
     b: str,
     *,
     bound: int | None = None,
-    options: SolveOptions | None = None,
+    options: SolveOptions | Mapping[str, Any] | None = None,
     details: Details | None = None,
 ) -> Explanation:
     """Why two ops share a kernel in a schedule, or do not.
@@ -50,7 +51,7 @@ def explain(
     Raises:
         RuleError: When a name matches no op, or several.
     """
-    options = replace(SolveOptions() if options is None else options, rules=())
+    options = replace(SolveOptions.of(options), rules=())
     left, right = one_op(instance, a), one_op(instance, b)
     question = _Question(instance, solution, left, right, options)
     base = question.base(PlanFigures(solution.objective, 0, solution.peak_bytes))

@@ -16,6 +16,15 @@ def test_defaults_are_valid() -> None:
     assert options.workers >= 1
 
 
+def test_options_as_callers_give_them() -> None:
+    given = SolveOptions(time_limit=5)
+    assert SolveOptions.of(given) is given
+    assert SolveOptions.of({"time_limit": 5}) == given
+    assert SolveOptions.of(None) == SolveOptions()
+    with pytest.raises(InvalidOptionError, match="options must be SolveOptions or a dictionary"):
+        SolveOptions.of(5)  # type: ignore[arg-type]
+
+
 def test_from_mapping() -> None:
     assert SolveOptions.from_mapping({"time_limit": 5, "seed": 3}) == SolveOptions(time_limit=5, seed=3)
 
