@@ -16,15 +16,8 @@ import networkx
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import (
-    bits,
-    common_schemes,
-    is_legal,
-    is_legal_but_for_paths,
-    legal_index,
-    mask_of,
-    refusal,
-)
+from optfuse.problem.legality import common_schemes, is_legal, is_legal_but_for_paths, legal_index, refusal
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.memory.assemble import arrange

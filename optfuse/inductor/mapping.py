@@ -18,7 +18,8 @@ from optfuse.inductor.graph_record import LAYOUT_COPY, UPDATE
 from optfuse.inductor.groups import Groups, Launch
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import bits, mask_of
 
 #: removed: Inductor's graph passes removed its node. vanished: no buffer computes it (folded into a constant or view).
 Reason = Literal["removed", "vanished"]

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import Refusal, bits, legal_index, refusal
+from optfuse.problem.legality import Refusal, legal_index, refusal
+from optfuse.problem.op_masks import bits
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from time import monotonic
 
 from optfuse.problem.cost import access_percent
 from optfuse.problem.instance import Instance, Op
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.problem.presolve_moves import Moves, shareable
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from optfuse.problem.cost import GOP, MIB, topology
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import bits, legal_index
+from optfuse.problem.legality import legal_index
 from optfuse.problem.memory_bound import is_memory_bound
+from optfuse.problem.op_masks import bits
 from optfuse.problem.presolve_scheme import SchemeIndex
 
 

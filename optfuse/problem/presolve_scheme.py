@@ -9,7 +9,8 @@ from itertools import combinations
 from optfuse.problem.convexity import kept_apart
 from optfuse.problem.cost import MIB, topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, legal_index
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import bits
 
 
 @dataclass(frozen=True, slots=True)

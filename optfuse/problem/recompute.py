@@ -10,7 +10,8 @@ from __future__ import annotations
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.instance_cache import per_instance
-from optfuse.problem.legality import legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import mask_of
 
 
 @per_instance

@@ -14,7 +14,8 @@ from optfuse.problem.checker import check
 from optfuse.problem.cost import shared_saving
 from optfuse.problem.instance import Instance, Rules
 from optfuse.problem.launches import launchable
-from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index
+from optfuse.problem.legality import common_schemes, is_legal, legal_index
+from optfuse.problem.op_masks import bits
 from optfuse.problem.solution import Solution
 from optfuse.solver.baseline.answer_check import unfused
 from optfuse.solver.baseline.exhaustive import choices

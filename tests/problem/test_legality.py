@@ -10,7 +10,9 @@ from hypothesis import given, settings
 
 from optfuse.problem.checker import check
 from optfuse.problem.instance import ALONE, Edge, Instance, Limits, Offer, Op, Rules, Variant
-from optfuse.problem.legality import Reach, bits, common_schemes, is_legal, legal_index, mask_of, why_illegal
+from optfuse.problem.legality import common_schemes, is_legal, legal_index, why_illegal
+from optfuse.problem.op_masks import bits, mask_of
+from optfuse.problem.reach import Reach
 from optfuse.problem.serialize import digest
 from optfuse.problem.solution import Kernel, Solution
 from tests.problem.cases import ADD, FLAT, GELU, MATMUL, ROWS, SCALE, SHIFT, SUM, example

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from optfuse.errors import InfeasibleError
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Work, Write
-from optfuse.problem.legality import bits, is_legal
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import bits
 from optfuse.problem.presolve import presolve
 from optfuse.problem.presolve_scheme import SchemeIndex
 from optfuse.solver.baseline.exhaustive import exhaustive

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 
 from optfuse.errors import IllegalKernelError, InvalidOptionError
 from optfuse.problem.instance import Buffer, Edge, Instance, Offer, Op, Read, Rules, Scheme, Write
-from optfuse.problem.legality import is_legal, mask_of
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import mask_of
 from optfuse.problem.solution import Kernel
 from optfuse.solver import solve_blocks as module
 from optfuse.solver.baseline.exhaustive import exhaustive

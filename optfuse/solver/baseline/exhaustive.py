@@ -13,7 +13,9 @@ from itertools import product
 from optfuse.errors import IllegalKernelError, InfeasibleError, InvalidOptionError
 from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import LegalIndex, Reach, bits, common_schemes, is_legal, legal_index
+from optfuse.problem.legality import LegalIndex, common_schemes, is_legal, legal_index
+from optfuse.problem.op_masks import bits
+from optfuse.problem.reach import Reach
 from optfuse.problem.solution import Solution
 from optfuse.solver.baseline.exhaustive_covers import CoverSearch, subsets
 from optfuse.solver.memory.assemble import arrange, assemble

@@ -13,7 +13,8 @@ from optfuse.errors import IllegalKernelError
 from optfuse.problem.checker import check
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, common_schemes, is_legal_but_for_paths
+from optfuse.problem.legality import common_schemes, is_legal_but_for_paths
+from optfuse.problem.op_masks import bits
 from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel, Solution
 from optfuse.solver.memory.assemble import arrange

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from optfuse.problem.cost import MIB, Topology, default_writes, kernel_cost, topology
 from optfuse.problem.instance import ALONE, Edge, Instance
 from optfuse.problem.launches import never_shares
-from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import bits, mask_of
 
 
 def cost_bound(instance: Instance, *, recompute: bool = True, quick: bool = False) -> int:

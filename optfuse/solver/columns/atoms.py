@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.memory.order_problem import list_schedule
 from optfuse.solver.reduce.union_find import Components
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import is_legal, mask_of
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.compatibility import compatible_atoms
 from optfuse.solver.columns.growth import Growth

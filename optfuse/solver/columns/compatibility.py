@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, is_connected, is_legal, legal_index, mask_of
+from optfuse.problem.legality import is_connected, is_legal, legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.columns.atoms import Atoms
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.compatibility import Compatibility, deferred_check
 from optfuse.solver.columns.incremental_cost import IncrementalCost, incremental_cost

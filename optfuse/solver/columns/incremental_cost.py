@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.pricing import Key, Pricer
 

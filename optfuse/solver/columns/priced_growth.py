@@ -9,7 +9,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from itertools import count
 
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.columns.candidates import Candidate
 from optfuse.solver.columns.growth import Growth, State
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optfuse.problem.cost import GOP, MIB, Topology, topology
 from optfuse.problem.instance import Instance
 from optfuse.problem.instance_cache import per_instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.op_masks import bits, mask_of
 
 Key = tuple[int, int]  # a buffer and a footprint: equal keys are one read
 

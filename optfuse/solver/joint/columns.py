@@ -16,7 +16,9 @@ from itertools import combinations
 
 from optfuse.problem.cost import kernel_cost, topology
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import Reach, bits, is_connected, is_legal_but_for_paths, legal_index, mask_of
+from optfuse.problem.legality import is_connected, is_legal_but_for_paths, legal_index
+from optfuse.problem.op_masks import bits, mask_of
+from optfuse.problem.reach import Reach
 from optfuse.problem.solution import Kernel
 from optfuse.solver.control.clock import WALL, Clock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from optfuse.problem.cost import topology
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.joint.columns import Column
 from optfuse.solver.joint.scope import Scope
 

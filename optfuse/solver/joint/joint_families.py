@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ortools.sat.python import cp_model
 
 from optfuse.problem.cost import topology
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.joint.joint_model import Anchor, JointModel, writers_of
 
 Family = Callable[[JointModel], None]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from optfuse.problem.cost import topology
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.joint.columns import Column
 from optfuse.solver.joint.feasible_columns import producers_of
 from optfuse.solver.joint.scope import Scope, Storage

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE
-from optfuse.problem.legality import bits, common_schemes, mask_of
+from optfuse.problem.legality import common_schemes
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.joint.scope import Scope
 
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import Topology, topology
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import Reach, bits, legal_index
+from optfuse.problem.legality import legal_index
 from optfuse.problem.max_flow import INFINITE, Network
+from optfuse.problem.op_masks import bits
+from optfuse.problem.reach import Reach
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.joint.scope import Scope, whole_scope
 

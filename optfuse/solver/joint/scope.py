@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.problem.recompute import recomputable_ops
 from optfuse.problem.solution import Kernel
 from optfuse.solver.joint.columns import ColumnBuilder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.master.master import Master
 
 

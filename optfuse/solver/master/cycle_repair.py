@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, component, is_legal, legal_index, mask_of
+from optfuse.problem.legality import component, is_legal, legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.candidates import Candidate
 from optfuse.solver.columns.pricing import pricer

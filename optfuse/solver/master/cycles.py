@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.master.master import Anchor, CycleCut
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import mask_of
 from optfuse.solver.columns.atoms import Atoms
 from optfuse.solver.columns.candidates import Candidate
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ortools.linear_solver import pywraplp
 
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.columns.candidates import Candidate
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.control.native import interruptibly

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.memory.order_problem import OrderProblem, Storage, floor_bytes, peak_bytes
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from optfuse.problem.cost import default_writes
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import Reach, is_legal, mask_of
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import mask_of
+from optfuse.problem.reach import Reach
 from optfuse.problem.solution import Kernel
 from optfuse.solver.control.clock import WALL, Clock
 from optfuse.solver.memory.order_problem import order_problem, program_order

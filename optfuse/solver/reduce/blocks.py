@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from optfuse.problem.convexity import kept_apart
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, Read, Scheme, Variant, Write
-from optfuse.problem.legality import LegalIndex, bits, common, legal_index, mask_of, union
+from optfuse.problem.legality import LegalIndex, legal_index
+from optfuse.problem.op_masks import bits, common, mask_of, union
 from optfuse.problem.rules import restricted
 from optfuse.solver.reduce.optional_values import optional_uses
 from optfuse.solver.reduce.union_find import Components

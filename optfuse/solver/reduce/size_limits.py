@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import bits, component, legal_index, mask_of
+from optfuse.problem.legality import component, legal_index
+from optfuse.problem.op_masks import bits, mask_of
 
 Kernel = tuple[tuple[int, ...], int]
 

@@ -20,7 +20,8 @@ from typing import Literal
 from ortools.sat.python import cp_model
 
 from optfuse.problem.instance import ALONE, Instance
-from optfuse.problem.legality import bits, component, legal_index, mask_of
+from optfuse.problem.legality import component, legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.reduce.blocks import Block, cut_out, find_blocks
 from optfuse.solver.reduce.union_find import Components
 

@@ -12,7 +12,8 @@ from typing import Literal
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, listed, mask_of, why_illegal
+from optfuse.problem.legality import common_schemes, is_legal, legal_index, listed, why_illegal
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.memory.order_problem import list_schedule
 
 

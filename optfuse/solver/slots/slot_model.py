@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, legal_index, mask_of
+from optfuse.problem.legality import legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.columns.pricing import Key, Terms, pricer
 
 

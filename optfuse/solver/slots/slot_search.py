@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, is_legal, mask_of
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import WALL, Clock, within
 from optfuse.solver.control.native import configured, run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from optfuse.problem.cost import default_writes, kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import mask_of
+from optfuse.problem.op_masks import mask_of
 from optfuse.solver.columns.pricing import pricer
 from optfuse.solver.control.clock import Clock, within
 from optfuse.solver.control.options import SolveOptions

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from optfuse.problem.legality import bits
+from optfuse.problem.op_masks import bits
 from optfuse.solver.columns.candidates import Candidate, Pool, price_alone
 from optfuse.solver.columns.compatibility import compatible_atoms
 from optfuse.solver.columns.growth import STEP_SECONDS, Growth

@@ -18,7 +18,8 @@ import networkx as nx
 
 from optfuse.problem.cost import topology
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, common_schemes, is_legal, legal_index, mask_of
+from optfuse.problem.legality import common_schemes, is_legal, legal_index
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.baseline.greedy import greedy_partition
 from optfuse.solver.bounds.parts_bound import small_buffers
 from optfuse.solver.columns.pricing import Pricer, pricer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optfuse.errors import IllegalKernelError
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, mask_of
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solver.columns.atoms import Atoms, find_atoms
 from optfuse.solver.columns.candidates import Candidate, Pool, enumerate_candidates

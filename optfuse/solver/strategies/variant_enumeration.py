@@ -9,7 +9,8 @@ from itertools import product
 
 from optfuse.errors import IllegalKernelError, RuleConflictError
 from optfuse.problem.instance import ALONE, Edge, Instance, Rules
-from optfuse.problem.legality import bits, listed, mask_of
+from optfuse.problem.legality import listed
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.bounds.block_bound import block_bound
 from optfuse.solver.control.clock import Clock

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, common_schemes, is_legal, mask_of
+from optfuse.problem.legality import common_schemes, is_legal
+from optfuse.problem.op_masks import bits, mask_of
 from optfuse.problem.presolve import presolve
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import Pool, enumerate_candidates

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Instance
-from optfuse.problem.legality import bits, is_legal
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import bits
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import Candidate, price_alone
 from optfuse.solver.columns.compatibility import compatible_atoms

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Edge, Instance
-from optfuse.problem.legality import mask_of
+from optfuse.problem.op_masks import mask_of
 from optfuse.solver.columns.atoms import find_atoms
 from optfuse.solver.columns.candidates import enumerate_candidates
 from optfuse.solver.reduce.blocks import cut_out, find_blocks

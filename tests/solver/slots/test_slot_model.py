@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from optfuse.problem.cost import kernel_cost
 from optfuse.problem.instance import Buffer, Edge, Instance, Limits, Offer, Op, Read, Scheme, Write
-from optfuse.problem.legality import is_legal, mask_of
+from optfuse.problem.legality import is_legal
+from optfuse.problem.op_masks import mask_of
 from optfuse.solver.baseline.exhaustive import exhaustive
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
