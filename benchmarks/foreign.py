@@ -7,16 +7,16 @@
     python benchmarks/foreign.py --table ROWS.jsonl [MORE.jsonl...]
 
 A name is ``hf:TYPE`` (a model type of transformers, as ``hf:gpt_neo``: its default width, ``--layers`` layers, at most
-8 experts in each), ``timm:NAME``, ``tv:NAME`` or of another package, as ``diffusers:flux``; ``foreign_models.py`` and
-``foreign_packages.py`` have the lists. Weights are random: in bfloat16,
-or by ``--numbers`` in float32, where TF32 is allowed, or in float32 under autocast to bfloat16. Results are returned,
-and the loss of a training step is computed outside of the model. Each model has a process of its own and ``--patience``
-seconds; what fails costs itself, and its row has the error. Measured are medians of milliseconds, milliseconds in which
-the GPU is busy, seconds of the first call, relative L2 errors of the results (of the gradients, for a training step)
-against float32, and what became of the model's graphs. A compiled model that is far from eager execution is compared
-with what Dynamo traces, executed in float32, as some models compute something else while they are traced, and with
-float64, in case it is float32 that is far from it; a note says so. Without a GPU everything runs, slowly, and no time
-means anything: to see that a model is made.
+8 experts in each), ``timm:NAME``, ``tv:NAME``, of another package, as ``diffusers:flux``, or a file in the form of
+KernelBench's problems, as ``file:PATH.py``, or a folder of them; ``foreign_models.py`` and ``foreign_packages.py`` have
+the lists. Weights are random: in bfloat16, or by ``--numbers`` in float32, where TF32 is allowed, or in float32 under
+autocast to bfloat16. Results are returned, and the loss of a training step is computed outside of the model. Each model
+has a process of its own and ``--patience`` seconds; what fails costs itself, and its row has the error. Measured are
+medians of milliseconds, milliseconds in which the GPU is busy, seconds of the first call, relative L2 errors of the
+results (of the gradients, for a training step) against float32, and what became of the model's graphs. A compiled model
+that is far from eager execution is compared with what Dynamo traces, executed in float32, as some models compute
+something else while they are traced, and with float64, in case it is float32 that is far from it; a note says so.
+Without a GPU everything runs, slowly, and no time means anything: to see that a model is made.
 
 With more than one process, models are compiled side by side, and the others stand still while one is timed. Time again
 with ``--processes 1`` what looks slow.
@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import sys
 import time
@@ -87,9 +88,19 @@ def main() -> None:
         print(table(read_rows(*given.table)))
     else:
         lists = {"all": ALL, "more": ALL_MORE, "packages": tuple(PACKAGES)}
-        names = lists.get(given.names) or given.names.split(",")
+        names = [each for name in lists.get(given.names) or given.names.split(",") for each in _in_folder(name)]
         options = {field: getattr(given, field) for field in (f.name for f in fields(Task)[1:])}
         run([Task(name, **options) for name in names], given.out, given.processes, given.patience, given.total)
+
+
+def _in_folder(name: str) -> list[str]:
+    """A name by itself, or those of the files in the folder that it names."""
+    folder = Path(name.removeprefix("file:"))
+    return (
+        [f"file:{path}" for path in sorted(folder.glob("*.py"))]
+        if name.startswith("file:") and folder.is_dir()
+        else [name]
+    )
 
 
 def run(tasks: Sequence[Task], out: Path, processes: int, patience: float, total: float) -> None:
@@ -98,7 +109,7 @@ def run(tasks: Sequence[Task], out: Path, processes: int, patience: float, total
 
 
 def _job(task: Task, out: Path) -> Job:
-    log = out.with_name(f"{out.stem}.{task.name.replace(':', '.')}.{'train' if task.train else 'infer'}.log")
+    log = out.with_name(f"{out.stem}.{re.sub('[:/]', '.', task.name)}.{'train' if task.train else 'infer'}.log")
 
     def ended(reason: str) -> None:
         row = _row_of(task, log.read_text(), reason)
@@ -201,7 +212,8 @@ def made_model(task: Task) -> tuple[Any, dict[str, Any]]:
 
 def as_type(inputs: dict[str, Any], dtype: Any) -> dict[str, Any]:
     """The inputs, those of floating point in another type."""
-    return {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+    floats = {key: value for key, value in inputs.items() if hasattr(value, "is_floating_point")}
+    return inputs | {key: value.to(dtype) for key, value in floats.items() if value.is_floating_point()}
 
 
 def forward(model: Any, inputs: dict[str, Any], task: Task) -> Any:
@@ -242,7 +254,7 @@ def traced(model: Any, inputs: dict[str, Any], task: Task) -> list[Any]:
     """What is compared, of the model as Dynamo traces it, executed in the task's type. The model's type is kept."""
     import torch
 
-    kept = next(model.parameters()).dtype
+    kept = next((p.dtype for p in model.parameters()), torch.float32)
     torch.compiler.reset()
     try:
         return results(torch.compile(model.to(task.dtype), backend="eager"), as_type(inputs, task.dtype), task)
@@ -271,7 +283,7 @@ def from_float64(found: Mapping[str, Sequence[Any]], model: Any, inputs: dict[st
     """The errors of eager execution, of a system and of float32 itself against float64. The model's type is kept."""
     import torch
 
-    kept = next(model.parameters()).dtype
+    kept = next((p.dtype for p in model.parameters()), torch.float32)
     try:
         exact = results(model.double(), as_type(inputs, torch.float64), replace(task, numbers="float32"))
     except Exception as error:  # some models name a type

@@ -1,6 +1,8 @@
 """The models of ``benchmarks/foreign.py``: their names, and a model with its inputs for each.
 
-A name is ``hf:TYPE`` (a model type of transformers), ``timm:NAME``, ``tv:NAME`` or one of ``foreign_packages.py``.
+A name is ``hf:TYPE`` (a model type of transformers), ``timm:NAME``, ``tv:NAME``, one of ``foreign_packages.py`` or
+``file:PATH.py``, a file in the form of KernelBench's problems: a class ``Model``, and functions ``get_init_inputs`` and
+``get_inputs`` that return lists of its arguments and of those of a call.
 "all" are the lists of the first sweep, "more" those taken up later, which were first run without having been looked at,
 "packages" those of other packages.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from runpy import run_path
 from typing import Any
 
 from foreign_packages import PACKAGES, Asked
@@ -109,7 +112,15 @@ def made(name: str, layers: int, batch: int, length: int) -> tuple[Any, dict[str
     if name in PACKAGES:
         return PACKAGES[name](Asked(layers, batch, length))
     library, _, kind = name.partition(":")
+    if library == "file":
+        return _of_file(kind)
     return _of_transformers(kind, layers, batch, length) if library == "hf" else _of_images(library, kind, batch)
+
+
+def _of_file(path: str) -> tuple[Any, dict[str, Any]]:
+    names = run_path(path)
+    model = names["Model"](*names["get_init_inputs"]())
+    return model, {str(k): value for k, value in enumerate(names["get_inputs"]())}
 
 
 def _of_images(library: str, name: str, batch: int) -> tuple[Any, dict[str, Any]]:
