@@ -11,6 +11,8 @@ from optfuse.compiler.ir.sizes import Size, divides, hint
 
 #: The most elements of a tile.
 INTERPRETED_TILE = 1 << 17
+#: The most elements of a tile that Triton takes.
+LARGEST_TILE = 1 << 20
 #: The most programs of the interpreter where blocks are kept small so that a program has one index.
 INTERPRETED_PROGRAMS = 4096
 
@@ -24,9 +26,9 @@ def interpreted_blocks(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     room = INTERPRETED_TILE
     found: list[Axis] = []
     for k, axis in reversed(list(enumerate(axes))):
-        # Triton limits a tile, and an axis of a changing size fills its room
-        others = math.prod(other.block for other in axes[:k]) if isinstance(axis.size, Size) else 1
-        largest = min(_largest(axis), max(1, INTERPRETED_TILE // others))
+        # an axis of a changing size fills its room, whatever the others keep
+        most = INTERPRETED_TILE if isinstance(axis.size, Size) else LARGEST_TILE
+        largest = min(_largest(axis), max(1, most // math.prod(other.block for other in axes[:k])))
         block = axis.block if axis.walk == "whole" else max(axis.block, min(largest, _below(room)))
         shared = _shared(axis)
         programs = -(-axis.size // shared)
