@@ -6,8 +6,9 @@ has the same backward half in every choice, whose loops read forward values, or 
 case.
 
 Within a cap, library calls run again and values that library calls need are written again, both at least as often as in
-the cheapest choice of that kind. Library calls are kernels of their own, so that their time comes on top. Writes may
-come on top of memory time only: they are added to a bound for which loops' arithmetic takes no time.
+the cheapest choice of that kind: of what is in memory between the halves, or at one of ``saving_moments``. Library
+calls are kernels of their own, so that their time comes on top. Writes may come on top of memory time only: they are
+added to a bound for which loops' arithmetic takes no time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dataclasses import dataclass, replace
 
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, JointStep, joint_names, results_alone
-from optfuse.compiler.frontend.kept_values import held_memory
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
 from optfuse.problem.device_files import load_device
 from optfuse.problem.instance import Device, Instance, Offer, Op, Read, Work
+from optfuse.schedule.saving_moments import Moment
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.saving import (
@@ -43,12 +44,15 @@ _L2_SHARE = 8
 class StepBound:
     """Bounds on the time of one training step, for every choice of what it saves.
 
-    ``forward`` is its forward graph by any choice; ``seconds`` limits each solve of the constraint model.
+    ``forward`` is its forward graph by any choice; ``held`` are the bytes that are in memory at any time; ``seconds``
+    limits each solve of the constraint model.
     """
 
     step: JointStep
     forward: Captured
     values: Sequence[ForwardValue]
+    moments: Sequence[Moment]
+    held: int
     device: str
     options: SolveOptions
     clock: Clock
@@ -65,12 +69,14 @@ class StepBound:
             return self._priced
         if self._by_memory is None:
             self._by_memory = self._least(tuple(one and without_arithmetic(one) for one in self._halves()))
-        left = max(0, cap - sum(one.bytes for one in held_memory(self.forward)))
-        cheap = at_cache_rates(self.values, load_device(self.device))
-        bounds = [
-            least + self._more(values, left)
-            for least, values in ((self._priced, of_library_calls(cheap)), (self._by_memory, of_writes(cheap)))
-        ]
+        left = max(0, cap - self.held)
+        bounds = []
+        for moment in (Moment(0, tuple(self.values)), *self.moments):
+            room, cheap = max(0, left - moment.gradients), at_cache_rates(moment.values, load_device(self.device))
+            bounds += [
+                self._priced + self._more(of_library_calls(cheap), room),
+                self._by_memory + self._more(of_writes(cheap), room),
+            ]
         return max(bounds)
 
     def _more(self, values: Sequence[ForwardValue], left: int) -> int:

@@ -25,11 +25,13 @@ class SavingProblem:
 
     Attributes:
         values: What depends on no gradient.
+        calls: The joint graph's nodes that are library calls.
         levels: By node of the backward half: the number of library calls on a longest path to it.
         lifetimes: The values that may take room while the backward graph runs.
     """
 
     values: tuple[ForwardValue, ...]
+    calls: frozenset[str]
     levels: Mapping[str, int]
     lifetimes: Lifetimes
 
@@ -99,7 +101,7 @@ def saving_problem(
                 looped=frozenset(levels[name] for name in value.backward_readers if name not in calls),
             )
         )
-    return SavingProblem(tuple(values), levels, Lifetimes.of(values))
+    return SavingProblem(tuple(values), frozenset(calls), levels, Lifetimes.of(values))
 
 
 def _results(forward: Captured) -> tuple[set[str], set[str]]:

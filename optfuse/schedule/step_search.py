@@ -10,6 +10,7 @@ from optfuse.problem.cost import MIB
 from optfuse.problem.device_files import load_device
 from optfuse.schedule.proposals import Priced, price
 from optfuse.schedule.saving_bound import StepBound
+from optfuse.schedule.saving_moments import moments
 from optfuse.schedule.saving_problem import saving_problem
 from optfuse.schedule.step_memory import choice_of, memory_beside
 from optfuse.solver.control.clock import Clock
@@ -42,8 +43,10 @@ class StepSearch:
         self.clock = Clock(interruptible=options.interruptible)
         self.forward = halves[0]
         self.problem = saving_problem(step, halves, problems, load_device(device))
-        seconds = self._seconds(MODEL_S)
-        self.bound = StepBound(step, halves[0], self.problem.values, device, options, self.clock, seconds)
+        values, seconds = self.problem.values, self._seconds(MODEL_S)
+        looked_at = moments(step, halves[1], problems[1], values, self.problem.calls)
+        held = self.fewest.held
+        self.bound = StepBound(step, halves[0], values, looked_at, held, device, options, self.clock, seconds)
 
     @property
     def fewest(self) -> Priced:

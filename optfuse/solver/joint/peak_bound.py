@@ -10,7 +10,7 @@ A recomputable value is not certain to be live in between: it could be computed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from optfuse.problem.cost import Topology, topology
@@ -61,6 +61,17 @@ def least_peak_bound(
     return _PeakBound(scope).bound(deadline, looks, clock)
 
 
+def least_live(instance: Instance, ops: Collection[int], most: int, worth: Callable[[int], int]) -> dict[int, int]:
+    """By op, bytes that are at least live while its kernel runs: of the buffers whose lifetimes the schedule decides.
+
+    The cuts are made around ``most`` of ``ops``: those with the greatest sum of ``worth`` and of all that may be live.
+    """
+    bounds = _PeakBound(whole_scope(instance))
+    passing = {op: bounds.passing(op) for op in ops if bounds.mandatory >> op & 1}
+    promising = sorted(passing, key=lambda op: -bounds.touched(op, passing[op]) - worth(op))[:most]
+    return {op: bounds.of_single(op, passing[op]) for op in promising}
+
+
 def _ends(scope: Scope) -> int:
     """The larger of the bytes live at the start and at the end."""
     early = sum(storage.bytes for storage in scope.storages if storage.from_start)
@@ -82,18 +93,26 @@ class _PeakBound:
     def bound(self, deadline: float | None, looks: int | None, clock: Clock) -> int:
         scope = self.scope
         bound = _ends(scope)
-        passing = {op: self._passing(op, self.reach.descendants[op]) for op in bits(self.mandatory)}
-        most = {op: sum(self.lives[b].bytes for b in passing[op] | self._touched(op)) for op in passing}
+        passing = {op: self.passing(op) for op in bits(self.mandatory)}
+        most = {op: self.touched(op, passing[op]) for op in passing}
         for number, op in enumerate(sorted(passing, key=lambda op: -most[op])):
             if scope.base + most[op] <= bound or (deadline is not None and clock.now() >= deadline):
                 break
             if looks is not None and number >= looks:
                 break
-            live = self._of_recomputable(op) if scope.recomputable >> op & 1 else self._of_single(op, passing[op])
+            live = self._of_recomputable(op) if scope.recomputable >> op & 1 else self.of_single(op, passing[op])
             bound = max(bound, scope.base + live)
         return bound
 
-    def _of_single(self, op: int, passing: set[int]) -> int:
+    def passing(self, op: int) -> set[int]:
+        """Storages live while the kernel of an op runs, whatever else it holds."""
+        return self._passing(op, self.reach.descendants[op])
+
+    def touched(self, op: int, passing: set[int]) -> int:
+        """The bytes live while an op runs alone."""
+        return sum(self.lives[buffer].bytes for buffer in passing | self._touched(op))
+
+    def of_single(self, op: int, passing: set[int]) -> int:
         """The least bytes live while the kernel of an op runs."""
         by = sum(self.lives[buffer].bytes for buffer in passing)
         counted = set(passing)
