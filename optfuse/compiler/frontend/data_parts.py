@@ -37,7 +37,8 @@ def finds_size(node: Node) -> bool:
 def _takes_element(node: Node) -> bool:
     """Whether a keyword is given a tensor, read as a number that no node yields: ``torch.add(x, y, alpha=z.max())``."""
     given = [value for value in node.kwargs.values() if isinstance(value, Node)]
-    read = (source for source in given if is_read_as_number(source.meta.get("example_value")))
+    known = [(source, source.meta.get("example_value")) for source in given]
+    read = [node for node, value in known if is_read_as_number(value) and unbacked_symbols(value.item_memo)]
     return any(not any(is_symbolic(user.meta.get("example_value")) for user in source.users) for source in read)
 
 

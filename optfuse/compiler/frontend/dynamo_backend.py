@@ -31,6 +31,7 @@ from optfuse.compiler.frontend.nested import has_nested, of_dense_tensors
 from optfuse.compiler.frontend.shared_arguments import reads_offsets, shared_memory
 from optfuse.compiler.frontend.size_range import Ranged, checked_range
 from optfuse.compiler.frontend.size_reader import size_reader
+from optfuse.compiler.frontend.tensor_numbers import with_items
 from optfuse.compiler.frontend.torch_bridge import RestartAnalysis, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.errors import CaptureError
@@ -101,6 +102,7 @@ class _Backend:
     def compile(self, graph: GraphModule, name: str, inputs: Sequence[Any]) -> Callable[..., Any]:
         """``graph`` compiled; in parts or at each of its sizes where these are symbolic."""
         try:
+            graph = with_items(graph)
             if has_nested(inputs):
                 return of_dense_tensors(graph, name, inputs, replace(self, buckets={}).compile, self.leave)
             ranged = None if self.compile_range is None else self.for_sizes
