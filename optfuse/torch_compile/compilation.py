@@ -233,7 +233,7 @@ class Compilation:
     def keep(self, name: str, feeds: Sequence[Any]) -> Keeping | None:
         """How the graphs of a name are kept between processes."""
         asked = replace(self.asked, cache=None)
-        make = partial(_afresh, asked)
+        make = partial(_reviving, asked)
         return keeping_of(name, feeds, asked.device, repr(asked), self.revive, make, self.products)
 
     def compile_range(self) -> RangeCompilation:
@@ -247,7 +247,7 @@ class Compilation:
         return run
 
 
-def _afresh(asked: Asked) -> tuple[Callable[[str, Product], Run], Callable[[str, str], None]]:
+def _reviving(asked: Asked) -> tuple[Callable[[str, Product], Run], Callable[[str, str], None]]:
     """What revives kept graphs in a process in which the backend is not called, and what says that it cannot."""
     work = Compilation(asked, Record())
     return work.revive, work.record.leave

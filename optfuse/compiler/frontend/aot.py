@@ -186,7 +186,7 @@ class _Compiler:
             return bound
         product = self.keep.products.pop(captured.name, None)
         product = None if convention.remainder and convention.remainder.is_of_process() else product
-        return KeptCode(kind, convention, self.keep.afresh, product, traced, bound)
+        return KeptCode(kind, convention, self.keep.revival, product, traced, bound)
 
 
 def _data_dependent(module: GraphModule) -> str | None:

@@ -6,7 +6,7 @@ entry has what AOTAutograd has found out, and a ``KeptCode`` for each of its gra
 a graph is in ``Keeping.key``.
 
 Where torch keeps what Dynamo has made, too (``TORCH_CACHING_PRECOMPILE=1``), a later process calls no backend at all:
-torch reads an entry and installs its function. So an entry has all that it takes to run it, see ``Keeping.afresh``.
+torch reads an entry and installs its function. So an entry has all that it takes to run it, see ``Keeping.revival``.
 
 The entries lie beside Inductor's (``TORCHINDUCTOR_CACHE_DIR``) and follow torch's settings, such as
 ``TORCHINDUCTOR_FORCE_DISABLE_CACHES``. Like Inductor's they are read by pickle.
@@ -58,13 +58,13 @@ class Keeping:
         key: What decides, beside the traced graph and torch's settings, what is compiled: options, versions, input
             kinds.
         revive: Makes the functions of graphs that are taken from the cache while the backend is called.
-        afresh: The same where no backend is called; can be pickled.
+        revival: As ``revive``, in a process that takes a graph from the cache and calls no backend; can be pickled.
         products: By a graph's name, what ``revive`` needs, as data for pickle. A graph without one is not kept.
     """
 
     key: str
     revive: Revive
-    afresh: Revive
+    revival: Revive
     products: dict[str, Any] = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ class KeptCode(OutputCode):
 
     kind: str = ""
     calling: Calling | None = None
-    afresh: Revive | None = None
+    revival: Revive | None = None
     product: Any = None
     traced: TracedGraph | None = None
     run: Run | None = None
@@ -102,7 +102,7 @@ class KeptCode(OutputCode):
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Make the function again, in the process that has read the entry."""
-        revive = _revive.get() or self.afresh
+        revive = _revive.get() or self.revival
         assert self.calling is not None, "what is kept has a calling convention"
         assert revive is not None, "what is kept can be revived"
         self.product = pickle.loads(self.product)
@@ -128,7 +128,7 @@ _NO_BACKENDS: dict[str, Any] = {
 
 
 def known_as(graph: GraphModule, rewritten: GraphModule) -> GraphModule:
-    """``rewritten`` by the name under which Dynamo's cache looks for what is compiled of ``graph``."""
+    """Give ``rewritten`` the name by which Dynamo's cache finds what is compiled of ``graph``; return it."""
     name = getattr(graph, "_backend_id", None)
     if name is not None:
         rewritten._backend_id = name  # noqa: SLF001 - Dynamo's
