@@ -2,7 +2,8 @@
 
 Every choice of what is saved runs these ops, and after them what depends on them. So whatever the order, a forward
 value that is needed from such a moment on is in memory then, or computed again from there on. Beside it are gradients:
-those that the op's kernel has to read and write, and those that pass it by.
+those that the op's kernel has to read and write, and those that pass it by. Where ops may be computed in several
+kernels (``SolveOptions.recompute``), no gradient is certain to be in memory, and there are no such moments.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Moment:
 def moments(
     step: JointStep, half: Captured, problem: Extraction, values: Sequence[ForwardValue], calls: Collection[str]
 ) -> tuple[Moment, ...]:
-    """The moments at which most is in memory, if no value is computed again.
+    """The moments at which most is in memory, if no value is computed again: for schedules with each op in one kernel.
 
     ``half``, ``problem``: the backward graph of some choice; ``calls``: the joint graph's nodes that are library calls.
     """

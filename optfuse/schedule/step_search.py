@@ -44,7 +44,7 @@ class StepSearch:
         self.forward = halves[0]
         self.problem = saving_problem(step, halves, problems, load_device(device))
         values, seconds = self.problem.values, self._seconds(MODEL_S)
-        looked_at = moments(step, halves[1], problems[1], values, self.problem.calls)
+        looked_at = moments(step, halves[1], problems[1], values, self.problem.calls) if not options.recompute else ()
         held = self.fewest.held
         self.bound = StepBound(step, halves[0], values, looked_at, held, device, options, self.clock, seconds)
 

@@ -50,14 +50,14 @@ class Images(nn.Module):
         return x.square().mean()
 
 
-def search_of(model: type[nn.Module]) -> StepSearch:
+def search_of(model: type[nn.Module], options: SolveOptions = OPTIONS) -> StepSearch:
     """The search over what a step saves, of which no proposal but torch's is priced."""
     with fake_parameters():
         module = model().train()
     found: list[StepSearch] = []
 
     def keep(step: JointStep) -> Choice | None:
-        found.append(StepSearch(step, "h200", OPTIONS))
+        found.append(StepSearch(step, "h200", options))
         return None
 
     given = (torch.empty(32, 3, 64, 64),) if model is Images else (torch.empty(8192, 256), torch.zeros(8192).long())
@@ -103,3 +103,9 @@ def test_gradients_leave_less_room_than_there_is_between_the_halves() -> None:
     bound = search.bound.within(least.peak_bytes)
     search.bound.moments = ()
     assert search.bound.within(least.peak_bytes) < bound <= least.objective
+
+
+@pytest.mark.slow
+def test_gradients_that_may_be_computed_again_are_not_counted() -> None:
+    assert search_of(Images).bound.moments
+    assert not search_of(Images, replace(OPTIONS, recompute=True)).bound.moments
