@@ -206,6 +206,8 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
     if name == "_grouped_mm":  # rows of A in groups, each by a matrix of its own, or columns in groups
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
+    if name == "joint_products":
+        return "matmul", sum(2 * prod(shapes[0]) * shape[0] for shape in shapes[1:] if len(shape) == 2)
     if name in {"addmm", "baddbmm", "addmm_activation"}:
         return "matmul", 2 * prod(shapes[1]) * shapes[2][-1]
     if name in {"convolution", "convolution_relu"}:

@@ -19,13 +19,14 @@ OUT_VARIANTS: dict[str, str] = {
     "aten.index.Tensor": "aten.index.Tensor_out",
     "optfuse.addmm_activation.default": "addmm_activation",
     "optfuse.exact_bmm.default": "exact_bmm",
+    "optfuse.joint_products.default": "joint_products",
 }
 
 #: Operators whose result is contiguous on every device.
 ALWAYS_CONTIGUOUS = frozenset(
     {
         *("aten.mm.default", "aten.addmm.default", "aten.bmm.default"),
-        *("optfuse.addmm_activation.default", "optfuse.exact_bmm.default"),
+        *("optfuse.addmm_activation.default", "optfuse.exact_bmm.default", "optfuse.joint_products.default"),
     }
 )
 
@@ -87,6 +88,7 @@ _FRESH = frozenset(
         "optfuse.depthwise_images.default",
         "optfuse.depthwise_weights.default",
         "optfuse.exact_bmm.default",
+        "optfuse.joint_products.default",
         "optfuse.max_pool.default",
         "optfuse.max_pool_backward.default",
     }

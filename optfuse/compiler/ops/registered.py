@@ -10,7 +10,16 @@ from torch.library import custom_op
 
 from optfuse.compiler.ops import attention as functions
 from optfuse.compiler.ops import attention_cached as cached
-from optfuse.compiler.ops import attention_memory, convolution, depthwise, groups, matmul, seeded, space_to_depth
+from optfuse.compiler.ops import (
+    attention_memory,
+    convolution,
+    depthwise,
+    groups,
+    joint_products,
+    matmul,
+    seeded,
+    space_to_depth,
+)
 from optfuse.compiler.ops import convolution_weights as weight_gradients
 from optfuse.compiler.ops import max_pool as max_pooling
 from optfuse.compiler.ops import sum_rows as row_sums
@@ -230,6 +239,12 @@ addmm_activation = _operator(
 @addmm_activation.register_fake
 def _addmm_activation_fake(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, _: bool) -> Any:
     return torch.ops.aten.addmm(bias, x, weight)
+
+
+products = _operator(
+    "joint_products", joint_products.joint_products, "(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor"
+)
+products.register_fake(lambda x, weights, _: x.new_empty((x.shape[0] * sum(w.shape[0] for w in weights),)))
 
 
 exact_bmm = _operator("exact_bmm", matmul.exact_bmm, "(Tensor a, Tensor b) -> Tensor")

@@ -22,6 +22,7 @@ from optfuse.compiler.frontend.passes.few_groups import join_groups
 from optfuse.compiler.frontend.passes.groups import widen_groups
 from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.frontend.passes.items import expand_items
+from optfuse.compiler.frontend.passes.joint_products import join_products
 from optfuse.compiler.frontend.passes.known_places import gather_known_sums
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
 from optfuse.compiler.frontend.passes.matmuls import fuse_matmul_activations
@@ -51,6 +52,7 @@ PASSES: tuple[Callable[[Captured], Captured], ...] = (
     split_cached_attention,
     sum_over_experts,
     merge_duplicates,
+    join_products,
     join_reductions,
     coalesce_collectives,
     reduce_in_place,

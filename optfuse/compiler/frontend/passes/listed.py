@@ -190,6 +190,10 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "grouped matmuls of few rows and many experts become sums over the weights of each row's expert",
     ),
     FrontendPass(
+        "join_products", "decision", "normalize", "passes.joint_products",
+        "products of the same few rows and several weights are one call that takes one launch, in half precision",
+    ),
+    FrontendPass(
         "join_reductions", "decision", "normalize", "passes.collectives",
         "the sum of two collectives' results is one collective's, of the sum of what both send",
     ),
