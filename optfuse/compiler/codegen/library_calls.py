@@ -19,6 +19,7 @@ OUT_VARIANTS: dict[str, str] = {
     "aten.index.Tensor": "aten.index.Tensor_out",
     "optfuse.addmm_activation.default": "addmm_activation",
     "optfuse.exact_bmm.default": "exact_bmm",
+    "optfuse.grouped_products.default": "grouped_products",
     "optfuse.joint_products.default": "joint_products",
 }
 
@@ -26,7 +27,8 @@ OUT_VARIANTS: dict[str, str] = {
 ALWAYS_CONTIGUOUS = frozenset(
     {
         *("aten.mm.default", "aten.addmm.default", "aten.bmm.default"),
-        *("optfuse.addmm_activation.default", "optfuse.exact_bmm.default", "optfuse.joint_products.default"),
+        *("optfuse.addmm_activation.default", "optfuse.exact_bmm.default"),
+        *("optfuse.grouped_products.default", "optfuse.joint_products.default"),
     }
 )
 
@@ -88,6 +90,7 @@ _FRESH = frozenset(
         "optfuse.depthwise_images.default",
         "optfuse.depthwise_weights.default",
         "optfuse.exact_bmm.default",
+        "optfuse.grouped_products.default",
         "optfuse.joint_products.default",
         "optfuse.max_pool.default",
         "optfuse.max_pool_backward.default",

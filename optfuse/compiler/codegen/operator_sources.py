@@ -32,7 +32,15 @@ CARRIED: Mapping[str, str] = {
         for name in (
             *("addmm_activation", "attention", "attention_backward", "attention_cached", "attention_dropout"),
             *("convolution_relu", "convolution_weights", "depthwise", "depthwise_images", "depthwise_weights"),
-            *("exact_bmm", "from_depth", "joint_products", "max_pool", "max_pool_backward", "norm_shift"),
+            *(
+                "exact_bmm",
+                "from_depth",
+                "grouped_products",
+                "joint_products",
+                "max_pool",
+                "max_pool_backward",
+                "norm_shift",
+            ),
             *("norm_weight", "resize_groups", "stack_groups", "sum_rows", "to_depth"),
         )
     },

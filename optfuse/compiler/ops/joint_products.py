@@ -1,9 +1,9 @@
-"""Products of one matrix of few rows and several others, in one launch.
+"""Products of few rows: of the same rows and several matrices, or of each group of rows and a matrix of its own.
 
 A decode step multiplies the same few rows by the weights of query, key and value, and by those of a gate and its
 partner. Each product alone is too small to keep the memory busy, and a library splits its sum and adds the parts up in
 a second kernel. On an H200, 32 rows of 2048 by 2048, 512 and 512 columns take 16.7 us in three calls and 6.9 in one
-launch; by 8192 and 8192 columns 22.6 and 18.7.
+launch; by 8192 and 8192 columns 22.6 and 18.7. Weights of one byte an element are read as such.
 """
 
 # pyright: basic
@@ -50,7 +50,7 @@ def joint_product_tile(
     for start in tl.range(0, terms, TBLOCK, num_stages=STAGES):
         inside = start + cell[None, :] < terms
         left = tl.load(x + start, (row[:, None] < rows) & inside, 0.0)
-        right = tl.load(weight + start, (column[:, None] < columns) & inside, 0.0)
+        right = tl.load(weight + start, (column[:, None] < columns) & inside, 0.0).to(left.dtype)
         total = tl.dot(right, tl.trans(left), total) if TURNED else tl.dot(left, tl.trans(right), total)
     found = tl.trans(total) if TURNED else total
     if BIASED:
@@ -107,6 +107,34 @@ def joint_products_kernel(
         out += rows * columns[k]
 
 
+@triton.jit
+def grouped_products_kernel(
+    x,
+    weights,
+    ends,
+    out,
+    columns,
+    terms,
+    x_row,
+    weight,
+    weight_row,
+    TURNED: tl.constexpr,
+    RBLOCK: tl.constexpr,
+    CBLOCK: tl.constexpr,
+    TBLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Each program computes some columns of one group's rows, and reads nothing where the group has none."""
+    group = tl.program_id(1)
+    first, last = tl.load(ends + group - 1, group > 0, 0), tl.load(ends + group)
+    weights += group.to(tl.int64) * weight
+    for start in range(first, last, RBLOCK):
+        joint_product_tile(
+            tl.program_id(0), x + start * x_row, weights, x, out + start * columns, last - start, columns, terms,
+            x_row, weight_row, False, TURNED, RBLOCK, CBLOCK, TBLOCK, STAGES,
+        )  # fmt: skip
+
+
 def joint_products_tile(rows: int, columns: int) -> tuple[bool, int, int, int, int, int]:
     """Whether tiles are turned, their rows, columns and terms, the stages and the warps, of measurements on an H200."""
     block = max(16, triton.next_power_of_2(rows))
@@ -123,11 +151,12 @@ def joint_products(
     """Return x @ w^T, plus a bias if there are any, for each w of the weights: one after another, as a vector.
 
     x is (M, K) of at most ``JOINT_ROWS`` rows, each weight (N, K), each bias (N,), in one half type and with
-    contiguous rows; there are at most ``JOINT_PRODUCTS`` weights, and no biases or as many.
+    contiguous rows; there are at most ``JOINT_PRODUCTS`` weights, and no biases or as many. A weight may be of a type
+    of one byte, whose numbers the half type holds.
     """
     if not x.is_cuda:
         pairs = zip(weights, biases or [None] * len(weights), strict=True)
-        found = torch.cat([torch.nn.functional.linear(x, *pair).flatten() for pair in pairs])
+        found = torch.cat([torch.nn.functional.linear(x, w.to(x.dtype), bias).flatten() for w, bias in pairs])
         return found if out is None else out.copy_(found)
     if out is None:
         out = x.new_empty((x.shape[0] * sum(w.shape[0] for w in weights),))
@@ -147,4 +176,33 @@ def joint_products_by_tiles(
     programs = sum(triton.cdiv(one, blocks[1]) for one in columns)
     constants = (count, bool(biases), turned, *blocks, stages)
     launch_ready(joint_products_kernel, (programs,), (x, *given, out), numbers, constants, warps, stages)
+    return out
+
+
+def grouped_products(
+    x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the rows of each group of x times the group's matrix: (T, K) and (E, K, N) to (T, N).
+
+    ``ends`` has the end of each group's rows, int32. Sums run along memory in x and in the weights, (E, K, N) of
+    strides (., 1, .). What rows behind the last group hold is not said.
+    """
+    if out is None:
+        out = x.new_empty((x.shape[0], weights.shape[2]))
+    if not x.is_cuda:
+        return out.copy_(torch.ops.aten._grouped_mm(x, weights, ends))  # noqa: SLF001 - it has no public name
+    return grouped_products_by_tiles(x, weights, ends, out)
+
+
+def grouped_products_by_tiles(
+    x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """As ``grouped_products``, by the kernel."""
+    groups, terms, columns = weights.shape
+    rows = min(JOINT_ROWS, triton.cdiv(2 * x.shape[0], groups))
+    turned, *blocks, stages, warps = joint_products_tile(rows, columns * groups)
+    numbers = (columns, terms, x.stride(0), weights.stride(0), weights.stride(2))
+    grid = (triton.cdiv(columns, blocks[1]), groups)
+    constants = (turned, *blocks, stages)
+    launch_ready(grouped_products_kernel, grid, (x, weights, ends, out), numbers, constants, warps, stages)
     return out

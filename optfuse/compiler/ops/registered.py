@@ -247,6 +247,12 @@ products = _operator(
 products.register_fake(lambda x, weights, _: x.new_empty((x.shape[0] * sum(w.shape[0] for w in weights),)))
 
 
+grouped = _operator(
+    "grouped_products", joint_products.grouped_products, "(Tensor x, Tensor weights, Tensor ends) -> Tensor"
+)
+grouped.register_fake(lambda x, weights, _: x.new_empty((x.shape[0], weights.shape[2])))
+
+
 exact_bmm = _operator("exact_bmm", matmul.exact_bmm, "(Tensor a, Tensor b) -> Tensor")
 
 

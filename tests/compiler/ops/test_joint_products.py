@@ -58,3 +58,28 @@ def test_elsewhere_it_is_the_libraries(joint: ModuleType) -> None:
     out = torch.empty(36)
     assert joint.joint_products(x, weights, [], out=out) is out
     torch.testing.assert_close(out, torch.cat([(x @ w.T).flatten() for w in weights]))
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.uint8, torch.float8_e4m3fn], ids=str)
+def test_weights_of_one_byte_are_read_as_such(joint: ModuleType, stored: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 512).bfloat16(), (torch.randn(48, 512) * 20).abs().to(stored)
+    out = torch.empty(6 * 48, dtype=torch.bfloat16)
+    joint.joint_products_by_tiles(x, [weight], [], out)
+    exact = x.double() @ weight.to(torch.bfloat16).double().T
+    assert (out.view(6, 48).double() - exact).norm() < 0.005 * exact.norm()
+
+
+@pytest.mark.parametrize("counts", [(3, 0, 0, 5), (0, 0, 8, 0), (1, 40, 0, 23), (0, 0, 0, 0)], ids=str)
+def test_groups_of_rows_have_a_matrix_each(joint: ModuleType, counts: tuple[int, ...]) -> None:
+    """Also groups of more rows than a tile, and rows behind the last group, which are left as they are."""
+    torch.manual_seed(sum(counts))
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    rows = int(ends[-1]) + 2
+    x, weights = torch.randn(rows, 64).bfloat16(), torch.randn(4, 48, 64).bfloat16()
+    out = torch.full((rows, 48), 7.0, dtype=torch.bfloat16)
+    joint.grouped_products_by_tiles(x, weights.transpose(1, 2), ends, out)
+    assert (out[-2:] == 7.0).all()
+    group = torch.repeat_interleave(torch.arange(4), torch.tensor(counts))
+    exact = torch.einsum("tk,tnk->tn", x[:-2].double(), weights[group].double())
+    torch.testing.assert_close(out[:-2].double(), exact, rtol=1e-2, atol=0.05)

@@ -1,20 +1,25 @@
-"""Rewrite grouped matmuls of few rows and many experts as sums over the weights of each row's expert."""
+"""Rewrite grouped matmuls of few rows: as sums over the weights of each row's expert, or as a call of ours."""
 
 from __future__ import annotations
 
 import torch
 from torch.fx import Node
 
+import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
 
-aten = torch.ops.aten
+aten, ours = torch.ops.aten, torch.ops.optfuse
 
 _GROUPED = aten._grouped_mm.default  # noqa: SLF001 - the operator has no public name
 
 #: A row in so many experts, at most, is worth loops: each row reads its expert's weights by itself.
 LEAST_EXPERTS_A_ROW = 2
+#: The most rows for each expert, in the mean, for which the kernel of few rows is faster than a library's.
+MOST_ROWS_AN_EXPERT = 32
+#: Columns and terms are multiples of this, so that rows start at whole vectors.
+UNIT = 16
 
 
 def sum_over_experts(captured: Captured) -> Captured:
@@ -22,25 +27,42 @@ def sum_over_experts(captured: Captured) -> Captured:
 
     Before: ``_grouped_mm(x, w, ends)`` with x (T, K), w (E, K, N) and the end of each expert's rows. After:
     ``e = (ends <= arange(T)).sum(); (w[e].float() * x.float()).sum(over K)``. A library's kernel starts a program for
-    each expert and has tiles that are nearly empty.
+    each expert and has tiles that are nearly empty. With more rows, up to ``MOST_ROWS_AN_EXPERT`` an expert:
+    ``grouped_products(x, w, ends)``, whose tiles are small.
     """
     graph = copied(captured.graph)
     for node in list(graph.graph.nodes):
-        if node.target is _GROUPED and _is_sparse(node):
+        if node.target is not _GROUPED or not _is_by_rows(node):
+            continue
+        if _experts_a_row(node) >= LEAST_EXPERTS_A_ROW:
             _replace(node)
+        elif _experts_a_row(node) * MOST_ROWS_AN_EXPERT >= 1 and _is_whole(node):
+            swap(node, insert(graph.graph, node, ours.grouped_products.default, node.args))
     return with_graph(captured, graph)
 
 
-def _is_sparse(node: Node) -> bool:
-    """Whether few rows are each multiplied by one matrix of many, whose sums run along its rows in memory."""
+def _is_by_rows(node: Node) -> bool:
+    """Whether groups of rows are each multiplied by a matrix, whose sums run along its rows in memory."""
     if node.kwargs or len(node.args) != 3 or not all(isinstance(arg, Node) for arg in node.args):
         return False
     x, weights, ends = (fake(arg) for arg in node.args)
     result = fake(node)
     if x is None or weights is None or ends is None or result is None or (x.dim(), weights.dim()) != (2, 3):
         return False
-    few = 0 < x.shape[0] * LEAST_EXPERTS_A_ROW <= weights.shape[0]
-    return few and weights.stride(1) == 1 and result.dtype == x.dtype and result.is_contiguous()
+    if not isinstance(x.shape[0], int) or not x.shape[0]:
+        return False
+    return weights.stride(1) == 1 and result.dtype == x.dtype and result.is_contiguous()
+
+
+def _experts_a_row(node: Node) -> float:
+    return fake(node.args[1]).shape[0] / fake(node.args[0]).shape[0]
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether rows of the operands and of the result start at whole vectors."""
+    x, weights, ends = (fake(arg) for arg in node.args)
+    numbers = (*weights.shape[1:], x.stride(0), weights.stride(0), weights.stride(2))
+    return x.stride(1) == 1 and ends.dtype == torch.int32 and all(n % UNIT == 0 for n in numbers)
 
 
 def _replace(node: Node) -> None:

@@ -10,11 +10,15 @@ from torch.fx import Node
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_bridge import TO_COPY
 from optfuse.compiler.ops.joint_products import JOINT_PRODUCTS, JOINT_ROWS
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
 _HALF = frozenset({torch.float16, torch.bfloat16})
+
+#: Types of weights that are read as they are, and are numbers of a half type to the product.
+_BYTES = frozenset({torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2})
 
 #: The fewest terms of sums: below, there is little to read.
 LEAST_TERMS = 512
@@ -27,7 +31,8 @@ def join_products(captured: Captured) -> Captured:
 
     Before: ``mm(x, w.t())``, ``mm(x, v.t())`` with x (M, K). After: ``a = joint_products(x, [w, v], [])``, a vector,
     and ``a[: M * N].view(M, N)``, ``a[M * N :].view(M, L)``. The weights are inputs, so that no product waits for more
-    than x.
+    than x, or inputs of one byte an element in a half type: of these a single product is a call as well, so that no
+    copy in the half type is written and read.
     """
     graph = copied(captured.graph)
     alike: dict[tuple[Node, bool], list[Node]] = defaultdict(list)
@@ -35,8 +40,10 @@ def join_products(captured: Captured) -> Captured:
         if _is_few_rows(node):
             alike[node.args[-2], node.target is aten.addmm.default].append(node)
     for products in alike.values():
-        for first in range(0, len(products) - 1, JOINT_PRODUCTS):
-            _join(products[first : first + JOINT_PRODUCTS])
+        for start in range(0, len(products), JOINT_PRODUCTS):
+            several = products[start : start + JOINT_PRODUCTS]
+            if len(several) > 1 or _given(several[0].args[-1]).target is TO_COPY:
+                _join(several)
     return with_graph(captured, graph)
 
 
@@ -70,10 +77,22 @@ def _leaves(node: Node) -> bool:
 
 
 def _is_given(node: Node) -> bool:
-    """Whether a node is an input or a constant, or a view of one."""
-    while isinstance(node, Node) and node.target in VIEWS:
+    """Whether a node is an input or a constant, or a view of one, which may be read in a half type."""
+    source = _given(node)
+    if source.target is TO_COPY:
+        made, source = source, source.args[0]  # type: ignore[assignment]
+        stored = fake(source)
+        if set(made.kwargs) != {"dtype"} or stored.dtype not in _BYTES or stored.stride() != fake(made).stride():
+            return False
+        source = _given(source)
+    return source.op in ("placeholder", "get_attr")
+
+
+def _given(node: Node) -> Node:
+    """What a node is a view of."""
+    while node.target in VIEWS:
         node = node.args[0]  # type: ignore[assignment]
-    return isinstance(node, Node) and node.op in ("placeholder", "get_attr")
+    return node
 
 
 def _join(products: list[Node]) -> None:
@@ -94,7 +113,9 @@ def _join(products: list[Node]) -> None:
 
 
 def _before(place: Node, node: Node) -> Node:
-    """A view of an input made anew before ``place``, which may come before it; an input itself."""
+    """A view of an input made anew before ``place``, which may come before it, in the input's own type."""
+    if node.target is TO_COPY:
+        return _before(place, node.args[0])  # type: ignore[arg-type]
     if node.target not in VIEWS:
         return node
     return insert(place.graph, place, node.target, (_before(place, node.args[0]), *node.args[1:]), node.kwargs)

@@ -187,7 +187,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     ),
     FrontendPass(
         "sum_over_experts", "decision", "normalize", "passes.experts",
-        "grouped matmuls of few rows and many experts become sums over the weights of each row's expert",
+        "grouped matmuls of few rows are sums over the weights of each row's expert, or our call of small tiles",
     ),
     FrontendPass(
         "join_products", "decision", "normalize", "passes.joint_products",

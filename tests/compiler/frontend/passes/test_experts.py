@@ -43,10 +43,20 @@ def test_rows_of_no_expert_are_within_bounds() -> None:
     torch.testing.assert_close(found[1].double(), weights[7].double() @ x[1].double(), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize(("rows", "experts"), [(16, 8), (5, 8)])
-def test_many_rows_stay(rows: int, experts: int) -> None:
+@pytest.mark.parametrize(("rows", "experts"), [(16, 8), (5, 8), (256, 8)])
+def test_some_rows_of_each_expert_are_a_call_of_ours(rows: int, experts: int) -> None:
     x, weights = inputs(rows, experts)
     ends = torch.linspace(0, rows, experts + 1)[1:].to(torch.int32)
+    captured = sum_over_experts(traced(product, x, weights, ends))
+    assert operators(captured)[-1] == "optfuse.grouped_products.default"
+    (found,) = run(captured, x, weights, ends)
+    torch.testing.assert_close(found, product(x, weights, ends)[0])
+
+
+@pytest.mark.parametrize(("rows", "width"), [(257, 32), (16, 40)])
+def test_many_rows_and_rows_of_no_whole_vectors_stay(rows: int, width: int) -> None:
+    x, weights = torch.randn(rows, width).bfloat16(), torch.randn(8, 48, width).bfloat16()
+    ends = torch.linspace(0, rows, 9)[1:].to(torch.int32)
     assert GROUPED in operators(sum_over_experts(traced(product, x, weights, ends)))
 
 

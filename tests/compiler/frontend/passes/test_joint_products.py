@@ -71,6 +71,17 @@ def test_results_computed_weights_and_other_types_stay() -> None:
         assert JOINT not in operators(join_products(captured))
 
 
+def test_weights_of_one_byte_are_not_copied() -> None:
+    def function(x: Tensor, weight: Tensor) -> tuple[Tensor]:
+        return (torch.mm(x, weight.to(x.dtype).t()) * 2,)
+
+    x, weight = torch.randn(4, 512).bfloat16(), torch.randint(-127, 128, (64, 512), dtype=torch.int8)
+    captured = join_products(traced(function, x, weight))
+    assert JOINT in operators(captured)
+    assert "_to_copy.default" not in operators(captured)
+    torch.testing.assert_close(run(captured, x, weight)[0], function(x, weight)[0], rtol=1e-2, atol=0.5)
+
+
 class Block(nn.Module):
     """What a decoder's layer multiplies by weights, without its attention."""
 
