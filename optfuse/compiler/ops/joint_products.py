@@ -15,11 +15,13 @@ import triton.language as tl
 
 from optfuse.compiler.ops.ready_kernels import launch_ready
 
-#: The most products of a launch, and the most rows.
+#: The most products of a launch.
 JOINT_PRODUCTS: int = 4
-JOINT_ROWS: int = 64
 #: Of up to so many columns in all, tiles are narrow, so that there are enough of them.
 JOINT_NARROW: int = 6144
+#: The most rows for which a launch is faster than a library's calls, of narrow tiles and of others.
+JOINT_NARROW_ROWS: int = 128
+JOINT_ROWS: int = 64
 
 
 @triton.jit
@@ -141,7 +143,7 @@ def joint_products_tile(rows: int, columns: int) -> tuple[bool, int, int, int, i
     if columns > JOINT_NARROW:
         return True, block, 64, 128, 3, 4
     if block > 32:
-        return False, block, 32, 128, 5, 4
+        return False, block, 32, 128 if block == 64 else 64, 5, 4
     return False, block, 32, 256, 5, 2 if block == 32 else 4
 
 
@@ -150,7 +152,7 @@ def joint_products(
 ) -> torch.Tensor:
     """Return x @ w^T, plus a bias if there are any, for each w of the weights: one after another, as a vector.
 
-    x is (M, K) of at most ``JOINT_ROWS`` rows, each weight (N, K), each bias (N,), in one half type and with
+    x is (M, K) of at most ``JOINT_NARROW_ROWS`` rows, each weight (N, K), each bias (N,), in one half type and with
     contiguous rows; there are at most ``JOINT_PRODUCTS`` weights, and no biases or as many. A weight may be of a type
     of one byte, whose numbers the half type holds.
     """

@@ -11,7 +11,7 @@ import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
-from optfuse.compiler.ops.joint_products import JOINT_PRODUCTS, JOINT_ROWS
+from optfuse.compiler.ops.joint_products import JOINT_NARROW, JOINT_NARROW_ROWS, JOINT_PRODUCTS, JOINT_ROWS
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 
@@ -42,7 +42,9 @@ def join_products(captured: Captured) -> Captured:
     for products in alike.values():
         for start in range(0, len(products), JOINT_PRODUCTS):
             several = products[start : start + JOINT_PRODUCTS]
-            if len(several) > 1 or _given(several[0].args[-1]).target is TO_COPY:
+            rows, columns = fake(several[0]).shape[0], sum(fake(product).shape[1] for product in several)
+            worth = len(several) > 1 or _given(several[0].args[-1]).target is TO_COPY
+            if worth and (rows <= JOINT_ROWS or columns <= JOINT_NARROW):
                 _join(several)
     return with_graph(captured, graph)
 
@@ -57,7 +59,7 @@ def _is_few_rows(node: Node) -> bool:
         return False
     if not all(isinstance(size, int) for one in (rows, matrix) for size in (*one.shape, *one.stride())):
         return False
-    if rows.dtype != value.dtype or matrix.dtype != value.dtype or not 1 < rows.shape[0] <= JOINT_ROWS:
+    if rows.dtype != value.dtype or matrix.dtype != value.dtype or not 1 < rows.shape[0] <= JOINT_NARROW_ROWS:
         return False
     terms, columns = matrix.shape
     if _leaves(node):

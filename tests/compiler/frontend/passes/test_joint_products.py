@@ -22,7 +22,7 @@ def weights(*columns: int, terms: int = 512) -> list[Tensor]:
     return [torch.randn(n, terms).bfloat16() for n in columns]
 
 
-@pytest.mark.parametrize("rows", [2, 32, 64])
+@pytest.mark.parametrize("rows", [2, 64, 128])
 def test_products_of_the_same_rows_are_one_call(rows: int) -> None:
     x, given = torch.randn(rows, 512).bfloat16(), weights(64, 16, 16)
     captured = join_products(traced(three, x, *given))
@@ -52,7 +52,8 @@ def test_five_products_are_a_call_of_four_and_one_that_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "terms", "columns"), [(1, 512, (64, 64)), (65, 512, (64, 64)), (4, 256, (64, 64)), (4, 512, (64, 50))]
+    ("rows", "terms", "columns"),
+    [(1, 512, (64, 64)), (129, 512, (64, 64)), (65, 512, (4096, 4096)), (4, 256, (64, 64)), (4, 512, (64, 50))],
 )
 def test_other_sizes_stay(rows: int, terms: int, columns: tuple[int, ...]) -> None:
     x = torch.randn(rows, terms).bfloat16()
