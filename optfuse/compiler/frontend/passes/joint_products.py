@@ -22,6 +22,8 @@ _BYTES = frozenset({torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e
 
 #: The fewest terms of sums: below, there is little to read.
 LEAST_TERMS = 512
+#: The most elements of the weights of a call: a product of many keeps the memory busy by itself.
+MOST_ELEMENTS = 1 << 26
 #: Columns and terms are multiples of this, so that rows and results start at whole vectors.
 UNIT = 16
 
@@ -44,7 +46,8 @@ def join_products(captured: Captured) -> Captured:
             several = products[start : start + JOINT_PRODUCTS]
             rows, columns = fake(several[0]).shape[0], sum(fake(product).shape[1] for product in several)
             worth = len(several) > 1 or _given(several[0].args[-1]).target is TO_COPY
-            if worth and (rows <= JOINT_ROWS or columns <= JOINT_NARROW):
+            few = columns * fake(several[0].args[-1]).shape[0] <= MOST_ELEMENTS
+            if worth and few and (rows <= JOINT_ROWS or columns <= JOINT_NARROW):
                 _join(several)
     return with_graph(captured, graph)
 

@@ -53,7 +53,14 @@ def test_five_products_are_a_call_of_four_and_one_that_stays() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "terms", "columns"),
-    [(1, 512, (64, 64)), (129, 512, (64, 64)), (65, 512, (4096, 4096)), (4, 256, (64, 64)), (4, 512, (64, 50))],
+    [
+        (1, 512, (64, 64)),
+        (129, 512, (64, 64)),
+        (65, 512, (4096, 4096)),
+        (4, 512, (1 << 16, 1 << 17)),
+        (4, 256, (64, 64)),
+        (4, 512, (64, 50)),
+    ],
 )
 def test_other_sizes_stay(rows: int, terms: int, columns: tuple[int, ...]) -> None:
     x = torch.randn(rows, terms).bfloat16()
