@@ -137,13 +137,20 @@ def grouped_products_kernel(
         )  # fmt: skip
 
 
-def joint_products_tile(rows: int, columns: int) -> tuple[bool, int, int, int, int, int]:
-    """Whether tiles are turned, their rows, columns and terms, the stages and the warps, of measurements on an H200."""
+def joint_products_tile(rows: int, columns: int, item_bytes: int = 2) -> tuple[bool, int, int, int, int, int]:
+    """Whether tiles are turned, their rows, columns and terms, the stages and the warps, of measurements on an H200.
+
+    ``item_bytes`` are those of a weight's element.
+    """
     block = max(16, triton.next_power_of_2(rows))
     if columns > JOINT_NARROW:
-        return True, block, 64, 128, 3, 4
+        return (False, block, 64, 128, 5, 4) if item_bytes == 1 and block <= 32 else (True, block, 64, 128, 3, 4)
+    if block > 64:
+        return False, block, 32, 64, 5, 4
+    if item_bytes == 1:
+        return False, block, 16, 256, 5, 4
     if block > 32:
-        return False, block, 32, 128 if block == 64 else 64, 5, 4
+        return False, block, 32, 128, 5, 4
     return False, block, 32, 256, 5, 2 if block == 32 else 4
 
 
@@ -171,7 +178,7 @@ def joint_products_by_tiles(
     """As ``joint_products``, by the kernel."""
     rows, terms = x.shape
     columns = [w.shape[0] for w in weights]
-    turned, *blocks, stages, warps = joint_products_tile(rows, sum(columns))
+    turned, *blocks, stages, warps = joint_products_tile(rows, sum(columns), max(w.element_size() for w in weights))
     count, missing = len(weights), JOINT_PRODUCTS - len(weights)
     given = [*weights, *[x] * missing, *(biases or [x] * count), *[x] * missing]
     numbers = (rows, *columns, *[0] * missing, terms, x.stride(0), *(w.stride(0) for w in weights), *[0] * missing)
