@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from optfuse.compiler.frontend.torch_bridge import TreeSpec
+from optfuse.compiler.frontend.torch_bridge import FREES_GRADIENTS, TreeSpec, is_tangent
 from optfuse.compiler.ir.size_decisions import Decisions
 
 InputKind = Literal["parameter", "buffer", "user", "saved"]
@@ -118,9 +118,12 @@ class Captured:
 def donated_inputs(captured: Captured, names: Sequence[str]) -> frozenset[str]:
     """Inputs, under other names, whose memory is free after their last read: what a forward graph saved, and gradients.
 
-    Parameters and results of the step stay with its caller.
+    Parameters and results of the step stay with its caller. So do the gradients of its results where torch's autograd
+    holds them until the backward graph returns.
     """
     held = {name for name, memory in captured.memory.items() if memory.held}
+    if not FREES_GRADIENTS:
+        held.update(node.name for node in captured.placeholders if is_tangent(node))
     triples = zip(names, captured.inputs, captured.placeholders, strict=True)
     return frozenset(name for name, source, node in triples if source.kind == "saved" and node.name not in held)
 

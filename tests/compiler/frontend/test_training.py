@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend import Captured, capture_training, train_module
+from optfuse.compiler.frontend import Captured, capture_training, captured, train_module
+from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import CaptureError
 from optfuse.runtime.graph_choice import interest_of
 from tests.compiler.frontend.running import assert_same, copied, run_graph, targets
@@ -132,6 +133,17 @@ def test_results_of_a_half_of_dense_tensors_are_saved_or_gradients(halves: Halve
     for name in ("c.backward", "c.forward.inference", "c.backward[s7=8].inference"):
         assert interest_of(replace(halves.backward, name=name)).guards(0, choice=True)
     assert not interest_of(replace(halves.backward, name="c.inference")).guards(0, choice=True)
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_gradients_of_results_are_held_where_autograd_holds_them(
+    halves: Halves, frees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured, "FREES_GRADIENTS", frees)
+    backward = halves.backward
+    buffers = {buffer.name: buffer for buffer in fusion_problem(backward, "h200").instance.buffers}
+    assert [buffers[name].donated for name in ("tangents_1", "tangents_2")] == [frees, frees]
+    assert buffers["convolution"].donated
 
 
 def test_nothing_is_computed_on_the_data(halves: Halves) -> None:
