@@ -1,7 +1,8 @@
 """Time and memory of a training step: ours under caps, Inductor's, checkpointed layers, eager. Rows and a table.
 
     python benchmarks/fronts.py gpt2,bert,resnet --out FRONTS.jsonl [--size bench] [--shares 0.9 0.75]
-                                [--budgets 1.0 0.6 0.3 0.0] [--groups ours,inductor,checkpoint] [--jobs N] [--total S]
+                                [--caps gpt2:2742,3330 bert:3327,4400] [--budgets 1.0 0.6 0.3 0.0]
+                                [--groups ours,inductor,checkpoint] [--jobs N] [--total S]
     python benchmarks/fronts.py --table FRONTS.jsonl
 
 A step is forward with the loss inside of the model, and backward; no optimizer. Measured are the median of its
@@ -9,7 +10,8 @@ milliseconds and the peak of ``torch.cuda.max_memory_allocated``, without CUDA g
 
 - ours: optfuse without a cap, with caps of each of the shares of the predicted peak of torch's own choice of what to
   save, and the gradients under the last but one of these beside float32's; predicted figures stand beside measured
-  ones;
+  ones. A model that ``--caps`` names has those caps, in MiB, in place of the shares, and its gradients under the
+  lowest;
 - inductor: with ``torch._functorch.config.activation_memory_budget`` at each of the budgets;
 - checkpoint: Inductor with each layer in ``torch.utils.checkpoint``;
 - eager: eager, plain and with each layer in ``torch.utils.checkpoint``.
@@ -17,7 +19,8 @@ milliseconds and the peak of ``torch.cuda.max_memory_allocated``, without CUDA g
 Each group of a model has a process of its own, ``--jobs`` of them side by side; one at a time measures. A point that
 fails costs itself, and its row has the error. After ``--total`` seconds no point is begun and what runs is ended. A row
 is added to FRONTS.jsonl as it comes, and one that is there without an error is not measured again. The table marks with
-* the points that no other of their model beats in both.
+* the points that no other of their model beats in both. Below it, ours are compared with each point of Inductor: at no
+more time, by the memory of the step beyond what was held before it; and at no more memory, by time.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import argparse
 import copy
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,6 +41,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from benchmarks.front_comparison import Row, comparison
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "models").is_dir())
 MIB = 1 << 20
@@ -54,12 +60,14 @@ LAYERS = {
 }
 GROUPS = ("ours", "inductor", "checkpoint", "eager")
 
-Row = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement. ``setting``: Inductor's budget, or the share of the peak that is our cap; None for none."""
+    """One measurement.
+
+    ``setting``: Inductor's budget, or our cap: in MiB if the system is called "optfuse-capped", else as a share of the
+    free step's peak. None for none.
+    """
 
     model: str
     system: str
@@ -71,9 +79,19 @@ class Point:
         return Point(row["model"], row["system"], row["setting"])
 
 
-def points(model: str, group: str, shares: Sequence[float], budgets: Sequence[float]) -> Iterator[Point]:
-    """What a group measures of a model, in order; optfuse without a cap comes before its caps, which follow from it."""
+def points(
+    model: str, group: str, shares: Sequence[float], budgets: Sequence[float], caps: Sequence[float] = ()
+) -> Iterator[Point]:
+    """What a group measures of a model, in order; optfuse without a cap comes before its caps, which follow from it.
+
+    ``caps``: in MiB, in place of the shares.
+    """
     match group:
+        case "ours" if caps:
+            yield Point(model, "optfuse")
+            for cap in caps:
+                yield Point(model, "optfuse-capped", cap)
+            yield Point(model, "optfuse-capped-gradients", min(caps))
         case "ours":
             yield Point(model, "optfuse")
             for share in shares:
@@ -106,9 +124,9 @@ def measure(point: Point, size: str, cap: int | None) -> Row:
     row: Row = {"torch": torch.__version__, "held_mib": on.allocated() / MIB}
     if point.system.endswith("-checkpoint"):
         checkpoint_layers(case.model, LAYERS[point.model])
-    if point.system == "optfuse-gradients":
+    if point.system.endswith("-gradients"):
         return row | gradients(case, cap, on)
-    if point.system == "optfuse":
+    if point.system.startswith("optfuse"):
         call, predicted = ours(case, cap)
         row |= predicted
     elif point.system.startswith("inductor"):
@@ -228,17 +246,29 @@ def measure_group(todo: Sequence[Point], size: str, out: Path, until: float) -> 
         try:
             if time.time() > until:
                 raise TimeoutError("not begun: the time was over")
-            cap = None
-            if point.system.startswith("optfuse") and point.setting is not None:
-                if fewest is None:
-                    raise RuntimeError("no cap without the free step")
-                cap = int(point.setting * fewest * MIB)
-            row |= measure(point, size, cap)
+            row |= measure(point, size, cap_of(point, fewest))
             fewest = row.get("fewest_mib", fewest)
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".replace("\n", " ")[:400]
         add_row(out, row)
         gc.collect()
+
+
+def cap_of(point: Point, fewest: float | None) -> int | None:
+    """A point's cap in bytes; ``fewest``: the peak in MiB that shares are of, None if it is not known.
+
+    Raises
+    ------
+    RuntimeError
+        If the cap is a share of what is not known.
+    """
+    if point.setting is None or not point.system.startswith("optfuse"):
+        return None
+    if point.system.startswith("optfuse-capped"):
+        return int(point.setting * MIB)
+    if fewest is None:
+        raise RuntimeError("no cap without the free step")
+    return int(point.setting * fewest * MIB)
 
 
 def in_process(todo: Sequence[Point], size: str, out: Path, until: float) -> None:
@@ -282,7 +312,7 @@ def run(arguments: argparse.Namespace) -> None:
     groups: list[list[Point]] = []
     for model in arguments.models.split(","):
         for group in arguments.groups.split(","):
-            found = list(points(model, group, arguments.shares, arguments.budgets))
+            found = list(points(model, group, arguments.shares, arguments.budgets, arguments.caps.get(model, ())))
             if not known.issuperset(found):
                 groups.append(found)
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -325,7 +355,29 @@ def table(rows: Sequence[Row]) -> str:
     ]
     failed = [row for row in rows if "error" in row]
     lines += [f"\n{row['model']}, {row['system']} {row['setting']}: {row['error']}" for row in failed]
-    return "\n".join(lines)
+    return "\n".join([*lines, *comparison(measured)])
+
+
+def caps_of(texts: Sequence[str]) -> dict[str, list[float]]:
+    """Caps in MiB by model, of texts like "gpt2:2742,3330".
+
+    Raises
+    ------
+    ValueError
+        If a text is none, or the model is not known.
+    """
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        model, _, numbers = text.partition(":")
+        if model not in LAYERS:
+            raise ValueError(f"--caps {text}: no layers are known of {model!r}; known: {', '.join(LAYERS)}")
+        try:
+            found[model] = [float(number) for number in numbers.split(",")]
+        except ValueError:
+            raise ValueError(f"--caps {text}: give caps in MiB, as in gpt2:2742,3330") from None
+        if not all(0 < cap < math.inf for cap in found[model]):
+            raise ValueError(f"--caps {text}: a cap is a number above 0")
+    return found
 
 
 def main() -> None:
@@ -335,6 +387,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("fronts.jsonl"))
     parser.add_argument("--size", choices=("bench", "full", "small"), default="bench")
     parser.add_argument("--shares", type=float, nargs="*", default=[0.9, 0.75])
+    parser.add_argument("--caps", nargs="*", default=[], metavar="MODEL:MIB,MIB", help="a model's caps, for the shares")
     parser.add_argument("--budgets", type=float, nargs="*", default=[1.0, 0.6, 0.3, 0.0])
     parser.add_argument("--groups", default=",".join(GROUPS), help="which groups of points, with commas")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side; one at a time measures")
@@ -359,6 +412,10 @@ def main() -> None:
         parser.error(f"no layers are known of {', '.join(unknown)}; known: {', '.join(LAYERS)}")
     if strange := set(arguments.groups.split(",")) - set(GROUPS):
         parser.error(f"no such group: {', '.join(sorted(strange))}; known: {', '.join(GROUPS)}")
+    try:
+        arguments.caps = caps_of(arguments.caps)
+    except ValueError as error:
+        parser.error(str(error))
     if arguments.dry:
         arguments.models, arguments.size = "gpt2", "small"
     run(arguments)

@@ -147,6 +147,42 @@ def test_the_table_of_fronts_says_what_is_beaten() -> None:
     assert "gpt2, optfuse 0.5: InfeasibleError: raise it" in text
 
 
+def test_fronts_are_compared_with_each_point_of_inductor() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
+    kept = {"model": "gpt2", "setting": None, "size": "small", "held_mib": 20.0}
+    ours = {**kept, "predicted_ms": 1.0}
+    rows = [
+        {**kept, "system": "eager", "ms": 1.0, "peak_mib": 30.0},
+        {**kept, "system": "inductor", "setting": 1.0, "ms": 3.0, "peak_mib": 120.0},
+        {**kept, "system": "inductor-checkpoint", "ms": 3.5, "peak_mib": 55.0},
+        {**ours, "system": "optfuse", "ms": 2.0, "peak_mib": 100.0, "predicted_mib": 98.0},
+        {**ours, "system": "optfuse-capped", "setting": 60.0, "ms": 4.0, "peak_mib": 60.0, "predicted_mib": 60.0},
+    ]
+    text = script["table"](rows)
+    assert "| gpt2 | inductor 1 | 0.80 | 0.67 |" in text
+    assert "| gpt2 | inductor-checkpoint | 2.29 | none |" in text
+    assert "| geometric mean | all | 1.35 (2 of 2) | 0.67 (1 of 2) |" in text
+    assert "Not dominated by ours: gpt2, inductor-checkpoint" in text
+    assert "Dominated by gpt2, inductor-checkpoint: ours of 4.00 ms and 60 MiB" in text
+    assert "Largest error of a predicted peak: 2.0%, gpt2 at 100 MiB" in text
+
+
+def test_caps_of_fronts_are_of_models() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
+    assert script["caps_of"](["gpt2:2742,3330", "vit:728"]) == {"gpt2": [2742, 3330], "vit": [728]}
+    found = list(script["points"]("gpt2", "ours", [0.9], [], [3330, 2742]))
+    assert [(one.system, one.setting) for one in found] == [
+        ("optfuse", None),
+        ("optfuse-capped", 3330),
+        ("optfuse-capped", 2742),
+        ("optfuse-capped-gradients", 2742),
+    ]
+    assert [script["cap_of"](one, None) for one in found] == [None, 3330 << 20, 2742 << 20, 2742 << 20]
+    for text, said in (("gpt3:1", "gpt2, bert"), ("gpt2", "in MiB"), ("gpt2:1,x", "in MiB"), ("gpt2:-1", "above 0")):
+        with pytest.raises(ValueError, match=said):
+            script["caps_of"]([text])
+
+
 def test_a_checkpointed_layer_keeps_its_inputs_alone() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "fronts.py"))
 
