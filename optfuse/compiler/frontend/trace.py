@@ -152,13 +152,19 @@ def require_module(name: str, model: Any) -> None:
 
 
 def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -> list[Fed]:
-    """What feeds each placeholder of ``program`` (by default, of the program as traced), in order."""
+    """What feeds each placeholder of ``program`` (by default, of the program as traced), in order.
+
+    A tied weight has a placeholder for each of its names, of which one is used: nothing feeds the others.
+    """
     program = program or traced.program
+    further = _further_names(program)
     positions = iter(traced.positions)
     prefix = PassedOnce.PREFIX if traced.shared else ""
     result = []
     for spec in program.graph_signature.input_specs:
         match spec.kind:
+            case InputKind.PARAMETER if spec.target in further:
+                result.append(Fed())
             case InputKind.PARAMETER:
                 result.append(Fed(InputSource("parameter", str(spec.target).removeprefix(prefix))))
             case InputKind.BUFFER:
@@ -176,6 +182,15 @@ def feeds(traced: Traced, program: torch.export.ExportedProgram | None = None) -
                     f"the model takes a {spec.kind.name.lower()} ({spec.arg.name}); pass tensors instead"
                 )
     return result
+
+
+def _further_names(program: torch.export.ExportedProgram) -> set[str | None]:
+    """Names of parameters that the program does not use since it uses the same tensor by another name."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.PARAMETER]
+    users = {node.name: len(node.users) for node in program.graph.nodes if node.op == "placeholder"}
+    used = {id(program.state_dict[str(spec.target)]) for spec in specs if users.get(spec.arg.name)}
+    idle = [spec.target for spec in specs if not users.get(spec.arg.name)]
+    return {target for target in idle if id(program.state_dict[str(target)]) in used}
 
 
 def _forget_wrapper(graph: torch.fx.Graph) -> None:
