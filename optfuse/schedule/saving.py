@@ -66,8 +66,8 @@ class SavingSearch:
         if cap is not None and all(one.proposal.peak_bytes > cap for one in search.priced):
             search.by_lifetimes(cap)
             if all(one.proposal.peak_bytes > cap for one in search.priced):
-                search.lowest()
                 search.shrink(cap)
+                search.lowest(cap)
         fitting = [one for one in search.priced if cap is None or one.proposal.peak_bytes <= cap]
         if cap is not None and not fitting:
             raise InfeasibleError(_infeasible(search, cap))

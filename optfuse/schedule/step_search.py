@@ -120,14 +120,36 @@ class StepSearch:
         said = "least peak" if cap is None else f"within {cap / MIB:,.1f} MiB at each level"
         return self._price(said, choice_of(self.problem, found.saved))
 
-    def lowest(self) -> int:
-        """Price choices of ever lower peaks until none is lower; returns the least peak of all proposals."""
+    def lowest(self, cap: int = 0) -> int:
+        """Price choices of ever lower peaks until none is lower, or keeps the cap; returns the least peak of all.
+
+        Fewer saved bytes lower the peak until what is computed again raises it. So the constraint model is asked for
+        choices between the one of the least peak and those that save the next more and the next fewer bytes.
+        """
         for _ in range(MOST_DESCENTS):
-            least = min(one.proposal.peak_bytes for one in self.priced)
+            least = self._least_peak()
             found = self.descent(self.priced[-1], None)
             if found is None or found.proposal.peak_bytes >= least:
                 break
+        for _ in range(MOST_DESCENTS):
+            limit, count = self._between(), len(self.priced)
+            if self._least_peak() <= cap or limit is None or self.by_bytes(limit) is None or len(self.priced) == count:
+                break
+        return self._least_peak()
+
+    def _least_peak(self) -> int:
         return min(one.proposal.peak_bytes for one in self.priced)
+
+    def _between(self) -> int | None:
+        """The middle of the wider gap in saved bytes beside the proposal of the least peak; None where it is narrow."""
+        best = min((one.proposal for one in self.priced), key=lambda one: one.peak_bytes)
+        known = {one.proposal.saved_bytes for one in self.priced} | {self.least_saved()}
+        below = max((size for size in known if size < best.saved_bytes), default=best.saved_bytes)
+        above = min((size for size in known if size > best.saved_bytes), default=best.saved_bytes)
+        wider = max(best.saved_bytes - below, above - best.saved_bytes)
+        if wider <= CLOSE * best.peak_bytes:
+            return None
+        return (best.saved_bytes + (below if wider == best.saved_bytes - below else above)) // 2
 
     def front(self, points: int) -> None:
         """Price choices from the cheapest one to that of the least peak: ``points`` of peaks that are evenly spread."""

@@ -6,17 +6,21 @@ less. So no schedule loses, except for arithmetic that memory hides. This is dec
 greedy scheduler is given graphs in which such ops are inlined as well. An op with one consumer stays an op: the solver
 fuses the two for free. Where the consumers only gather a few of its elements (``gathered_values``) it is inlined
 nevertheless: no fused kernel computes just those.
+
+Exponentials and the like cost arithmetic that memory may not hide. They are inlined where no kernel can hold all
+consumers, for one follows from another through a library call: writing and reading the value takes longer. So a gate
+that a backward graph computes again for a product, and for its own gradient after that product, is not stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from optfuse.compiler.analysis.access import NestAccesses, accesses
-from optfuse.compiler.analysis.dependence import users
-from optfuse.compiler.analysis.op_work import buffer_bytes, touched_bytes
+from optfuse.compiler.analysis.dependence import footprint, users
+from optfuse.compiler.analysis.op_work import SPECIAL_WEIGHT, buffer_bytes, touched_bytes
 from optfuse.compiler.ir.dtypes import HALF
 from optfuse.compiler.ir.nodes import Buffer, Call, LibraryCall, LoopGraph, LoopNest, Op, View, views
 from optfuse.compiler.ir.scalar_functions import FREE, FUNCTIONS
@@ -29,8 +33,12 @@ LEAST_BYTES = 1 << 12
 #: Positions (whole numbers that are computed from nothing) of so many consumers are inlined: they would tie together
 #: what is independent otherwise (the tables of a recommender), and blocks of hundreds of ops are not proven.
 MANY = 8
+#: The most consumers of a value with special functions.
+MOST_APART = 4
 #: The operands beside the large one have together at most 1 / SMALL_SHARE of the value's bytes.
 SMALL_SHARE = 16
+#: The most special functions, each by its weight (``SPECIAL_WEIGHT``), that consumers which no kernel holds recompute.
+MOST_SPECIAL = 5
 #: The most scalar functions that a consumer recomputes for one value.
 MOST_CALLS = 16
 
@@ -73,7 +81,8 @@ def inline_cheap(graph: LoopGraph) -> LoopGraph:
         few = all(is_sparse_gather(ops[user], name, prod(op.sizes)) for user in using)
         if len(using) < 2 and not few:
             continue
-        value = cheap_value(op, buffers, few=few, many=len(using) >= MANY)
+        special = len(using) <= MOST_APART and _are_apart(ops, readers, using)
+        value = cheap_value(op, buffers, few=few, many=len(using) >= MANY, special=special)
         inlined = {} if value is None else {user: _computing(ops[user], name, value) for user in using}
         read = {load.buffer for load in accesses(op).loads}
         if not inlined or None in inlined.values() or any(w > position for r in read for w in writers[r]):
@@ -96,13 +105,36 @@ def _computing(reader: Op | None, name: str, value: Value) -> LoopNest | None:
     return with_value(reader, name, value)
 
 
+def _are_apart(ops: Sequence[Op | None], readers: Mapping[str, set[int]], using: Collection[int]) -> bool:
+    """Whether consumers are pointwise, and one of them follows from another one through a library call."""
+    if not all(isinstance(op := ops[user], LoopNest) and op.pointwise for user in using):
+        return False
+    reached: dict[int, bool] = {}  # positions that follow from a consumer: whether through a library call
+    for position in range(min(using), max(using) + 1):
+        op = ops[position]
+        if op is None or not (position in using or position in reached):
+            continue
+        if position in using and reached.get(position):
+            return True
+        through = reached.get(position, False) or isinstance(op, LibraryCall)
+        for name in footprint(op)[1]:
+            for user in readers.get(name, ()):
+                reached[user] = reached.get(user, False) or through
+    return False
+
+
 def cheap_value(
-    nest: LoopNest, buffers: Mapping[str, Buffer], *, few: bool = False, many: bool = False
+    nest: LoopNest,
+    buffers: Mapping[str, Buffer],
+    *,
+    few: bool = False,
+    many: bool = False,
+    special: bool = False,
 ) -> Value | None:
     """The value of a nest with one store, if recomputing it reads no more bytes than it has; otherwise None.
 
     ``few``: its consumers gather few of its elements, so that the cost of one of them does not matter. ``many``: it has
-    ``MANY`` consumers or more.
+    ``MANY`` consumers or more. ``special``: it may have a few special functions.
     """
     store, found = nest.stores[0], accesses(nest)
     buffer = buffers[store.buffer]
@@ -112,7 +144,8 @@ def cheap_value(
         return None
     calls = {expr for expr in subexpressions([store.value]) if isinstance(expr, Call) and expr.function not in FREE}
     functions = [FUNCTIONS[expr.function] for expr in calls]
-    costly = any(function.special for function in functions) and not few
+    weight = sum(SPECIAL_WEIGHT.get(expr.function, 1) for expr in calls if FUNCTIONS[expr.function].special)
+    costly = weight > (MOST_SPECIAL if special else 0) and not few
     if len(calls) > MOST_CALLS or costly or any(function.rule == "random" for function in functions):
         return None
     written = found.stores[0]

@@ -53,6 +53,21 @@ def masks(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(x[k] * allowed.T for k in range(3))
 
 
+def gated(function: Any) -> Any:
+    """A function whose result is read before a product, and again by what follows from it."""
+
+    def run(x: Tensor, weight: Tensor) -> Tensor:
+        gate = function(x.float())
+        return (x * gate).to(x.dtype) @ weight * gate
+
+    return run
+
+
+def beside(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    gate = torch.sigmoid(x.float())
+    return x @ weight, gate * 2, gate + 1
+
+
 CASES = {
     "batch norm": (batch_norm_gradient, [SHAPE, SHAPE, (4,), (4,)], torch.bfloat16, True),
     "rows": (rows, [SHAPE, SHAPE[:-1]], torch.bfloat16, True),
@@ -60,6 +75,14 @@ CASES = {
     "masks": (masks, [(3, 256, 256)], torch.float32, True),
     "wider operands": (lambda x, y: ((x + y).sum(0), (x + y) * 2), [SHAPE, SHAPE], torch.float32, False),
     "special functions": (lambda x: (x.exp().sum(0), x.exp() * 2), [SHAPE], torch.float32, False),
+    "a gate before and after a product": (gated(torch.sigmoid), [(256, 512), (512, 512)], torch.bfloat16, True),
+    "a dear gate before and after a product": (
+        gated(lambda x: torch.lgamma(x * x + 1)),
+        [(256, 512), (512, 512)],
+        torch.bfloat16,
+        False,
+    ),
+    "a gate beside a product": (beside, [(256, 512), (512, 512)], torch.bfloat16, False),
     "half results": (lambda x: ((x * 2).sum(0), (x * 2).exp()), [SHAPE], torch.bfloat16, None),
     "returned": (lambda x: (x * 2, (x * 2).sum(0), (x * 2).sum(1)), [SHAPE], torch.float32, False),
     "small": (lambda x: ((x * 2).sum(0), (x * 2).sum(1)), [(16, 16)], torch.float32, False),
