@@ -341,3 +341,34 @@ def test_the_bound_counts_reads_of_forward_values() -> None:
     found = searched(Convolutions().train(), torch.empty(64, 32, 112, 112)).found
     assert found is not None
     assert 0 <= found.gap < 0.05
+
+
+class Words(nn.Module):
+    """A table of more rows than there are words, some of which are the same, with a product behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4096, 512)
+        self.head = nn.Linear(512, 512)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.table(words)).square().sum()
+
+
+def test_what_a_gpu_may_compute_in_one_way_or_another_is_computed_once() -> None:
+    """The word that stands for all equal ones is any of them: a second look may find another, and lose gradients."""
+    compiled: list[Captured] = []
+
+    def compile_graph(captured: Captured) -> Any:
+        compiled.append(captured)
+        return lambda inputs: captured.graph(*inputs)
+
+    def all_small(step: JointStep) -> Choice:
+        saved = frozenset(v.name for v in step.values if v.in_forward or (v.bytes or 1 << 30) < 1 << 14)
+        return Choice(saved, frozenset(value.name for value in step.values) - saved)
+
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    words = torch.arange(64) % 40
+    torch.compile(Words().train(), backend=make_backend(compile_graph, choose=all_small))(words).backward()
+    puts = [[n for n in half.graph.graph.nodes if "index_put" in str(n.target)] for half in compiled]
+    assert sorted(map(len, puts)) == [0, 1]

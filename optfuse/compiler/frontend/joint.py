@@ -26,7 +26,12 @@ from optfuse.compiler.frontend.torch_bridge import (
 )
 from optfuse.compiler.ir.collectives import COMMUNICATION
 
+aten = torch.ops.aten
+
 _NAME = "optfuse_joint_name"
+#: Operators that write values at places, and add them up if they are told to; and those that overwrite in any case.
+_PUTS = frozenset({aten.index_put.default, aten._unsafe_index_put.default, aten.put.default})  # noqa: SLF001
+_OVERWRITING = frozenset({aten.scatter.src, aten.index_copy.default})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,8 @@ class JointValue:
             tuple's values.
         bytes: Its size; None for a tuple or a number.
         elements: How many it has; 0 for a tuple or a number.
-        repeatable: Whether it may be computed again: it draws no random number, writes nothing and talks to no other
-            device.
+        repeatable: Whether it may be computed again: it draws no random number, writes nothing, talks to no other
+            device, and is the same each time.
         backward_readers, readers: The names of the nodes of the backward half that read it, and of the others; of these
             also through views.
     """
@@ -228,8 +233,17 @@ def _elements(node: Node) -> int:
 def _is_repeatable(node: Node) -> bool:
     if isinstance(node.target, OpOverload):
         own = is_mutating(node.target, node.kwargs) or (is_random(node.target) and _drops(node))
-        return not own and node.target.namespace not in COMMUNICATION
+        return not (own or _leaves_open(node)) and node.target.namespace not in COMMUNICATION
     return node.target is getitem  # a body of control flow may do anything
+
+
+def _leaves_open(node: Node) -> bool:
+    """Whether a GPU may write one value or another where a place is named twice, not the same one each time.
+
+    What is added up is the same but for rounding.
+    """
+    adds = node.kwargs.get("accumulate", len(node.args) > 3 and node.args[3])
+    return node.target in _OVERWRITING or (node.target in _PUTS and not adds)
 
 
 def _drops(node: Node) -> bool:
