@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, swap, with_graph
 from optfuse.compiler.frontend.torch_bridge import TO_COPY
 from optfuse.compiler.frontend.torch_sizes import hint_of, same_numbers
 
@@ -59,10 +59,13 @@ def compute_parts(captured: Captured) -> Captured:
 
     Before: ``z = view_as_complex(x); w = mul(z, f); y = view_as_real(w)``. After, with f's parts c and d:
     ``a = select(x, -1, 0); b = select(x, -1, 1); y = stack([a * c - b * d, a * d + b * c], -1)``. Library calls, as
-    of Fourier transforms, and the caller get complex numbers: views of such a stack.
+    of Fourier transforms, and the caller get complex numbers: views of such a stack. Nothing changes where elements of
+    complex numbers are found by their place in memory.
     """
     values = [fake(node) for node in captured.graph.graph.nodes]
     if not any(value is not None and value.dtype in _REAL for value in values):
+        return captured
+    if any(_looks_into_complex(node) for node in captured.graph.graph.nodes):
         return captured
     graph = copied(captured.graph)
     work = _Work(graph.graph, {})
@@ -70,6 +73,19 @@ def compute_parts(captured: Captured) -> Captured:
         if node.op == "call_function" and all(_has_its_bits(each) for each in (node, *node.all_input_nodes)):
             work.visit(node)
     return with_graph(captured, graph)
+
+
+def _looks_into_complex(node: Node) -> bool:
+    """Whether a node finds elements by their place in the memory of complex numbers, whose parts lie there in turn."""
+    if node.target not in BY_PLACE:
+        return False
+    base: Any = node.args[0]
+    while isinstance(base, Node) and base.target in VIEWS | {aten.view_as_real.default}:
+        base = base.args[0]
+        value = fake(base)
+        if value is not None and value.dtype in _REAL:
+            return True
+    return False
 
 
 def _has_its_bits(node: Node) -> bool:

@@ -86,3 +86,14 @@ def test_promised_strides_are_kept() -> None:
     changed = normalize(captured)
     now = changed.outputs[0].meta["val"].stride()
     assert changed.strides.get(0, now) == (Z.t() * 2).stride()
+
+
+@pytest.mark.parametrize(
+    "part", [lambda z: z[..., :1].real, lambda z: torch.view_as_real(z)[..., 1]], ids=["slice", "half"]
+)
+def test_a_look_into_the_memory_of_complex_numbers_finds_both_parts(part: Callable[[Tensor], Tensor]) -> None:
+    def function(y: Tensor) -> Tensor:
+        return part(torch.complex(y, y + 1)).as_strided((2, 3), (3, 1), 1) * 2
+
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(function, backend="optfuse")(Y), function(Y))
