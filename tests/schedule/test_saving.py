@@ -372,3 +372,21 @@ def test_what_a_gpu_may_compute_in_one_way_or_another_is_computed_once() -> None
     torch.compile(Words().train(), backend=make_backend(compile_graph, choose=all_small))(words).backward()
     puts = [[n for n in half.graph.graph.nodes if "index_put" in str(n.target)] for half in compiled]
     assert sorted(map(len, puts)) == [0, 1]
+
+
+def test_a_single_value_at_places_may_be_computed_again() -> None:
+    found: dict[str, bool] = {}
+
+    def look(step: JointStep) -> None:
+        found.update({value.name: value.repeatable for value in step.values if "index_put" in value.name})
+
+    def puts(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        one = torch.index_put(x, [places], torch.zeros((), device=x.device))
+        return torch.index_put(one, [places], values).exp().sum()
+
+    torch._dynamo.reset()  # noqa: SLF001 - its public face
+    inputs = torch.randn(8, requires_grad=True), torch.tensor([1, 1]), torch.randn(2)
+    torch.compile(puts, backend=make_backend(lambda captured: lambda given: captured.graph(*given), choose=look))(
+        *inputs
+    )
+    assert found == {"index_put": True, "index_put_1": False}

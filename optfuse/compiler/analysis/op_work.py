@@ -204,10 +204,8 @@ def library_operations(call: LibraryCall, buffers: Mapping[str, Buffer]) -> tupl
     groups: Any
     if name in {"mm", "bmm"}:
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
-    if name in {
-        "_grouped_mm",
-        "grouped_products",
-    }:  # rows of A in groups, each by a matrix of its own, or columns in groups
+    if name in {"_grouped_mm", "grouped_products"}:
+        # rows of A in groups, each by a matrix of its own, or columns in groups
         return "matmul", 2 * prod(shapes[0]) * shapes[1][-1]
     if name == "joint_products":
         return "matmul", sum(2 * prod(shapes[0]) * shape[0] for shape in shapes[1:] if len(shape) == 2)

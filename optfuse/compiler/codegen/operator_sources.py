@@ -13,15 +13,8 @@ from optfuse.compiler.codegen.python_text import with_callees
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_cudnn.py", "attention_memory.py", "attention_sums.py"),
     *("average_pool.py", "convolution.py", "convolution_weights.py", "depthwise.py", "groups.py"),
-    *(
-        "host_numbers.py",
-        "joint_products.py",
-        "matmul.py",
-        "max_pool.py",
-        "ready_kernels.py",
-        "space_to_depth.py",
-        "sum_rows.py",
-    ),
+    *("host_numbers.py", "joint_products.py", "matmul.py", "max_pool.py", "ready_kernels.py"),
+    *("space_to_depth.py", "sum_rows.py"),
 )
 
 #: By operator: the function of those files that computes it. Two operators are torch's, and their files say why a
@@ -32,16 +25,8 @@ CARRIED: Mapping[str, str] = {
         for name in (
             *("addmm_activation", "attention", "attention_backward", "attention_cached", "attention_dropout"),
             *("convolution_relu", "convolution_weights", "depthwise", "depthwise_images", "depthwise_weights"),
-            *(
-                "exact_bmm",
-                "from_depth",
-                "grouped_products",
-                "joint_products",
-                "max_pool",
-                "max_pool_backward",
-                "norm_shift",
-            ),
-            *("norm_weight", "resize_groups", "stack_groups", "sum_rows", "to_depth"),
+            *("exact_bmm", "from_depth", "grouped_products", "joint_products", "max_pool", "max_pool_backward"),
+            *("norm_shift", "norm_weight", "resize_groups", "stack_groups", "sum_rows", "to_depth"),
         )
     },
     "optfuse.padded_rows.default": "attention_padded_rows",

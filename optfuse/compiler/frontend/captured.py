@@ -8,8 +8,12 @@ from typing import Literal
 
 import torch
 
-from optfuse.compiler.frontend.torch_bridge import FREES_GRADIENTS, TreeSpec, is_tangent
+from optfuse.compiler.frontend.torch_bridge import TreeSpec, is_tangent
 from optfuse.compiler.ir.size_decisions import Decisions
+
+#: Whether autograd lets go of the gradients of a step's results while a backward graph runs (torch 2.13); else they are
+#: in memory until it returns, also those that torch makes of zeros for a result that the loss does not depend on.
+FREES_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
 
 InputKind = Literal["parameter", "buffer", "user", "saved"]
 

@@ -240,10 +240,13 @@ def _is_repeatable(node: Node) -> bool:
 def _leaves_open(node: Node) -> bool:
     """Whether a GPU may write one value or another where a place is named twice, not the same one each time.
 
-    What is added up is the same but for rounding.
+    A single value is the same, and what is added up is, but for rounding.
     """
-    adds = node.kwargs.get("accumulate", len(node.args) > 3 and node.args[3])
-    return node.target in _OVERWRITING or (node.target in _PUTS and not adds)
+    if node.target in _PUTS:
+        _, _, values, *rest = node.args
+        adds = node.kwargs.get("accumulate", bool(rest and rest[0]))
+        return not (adds or (isinstance(values, Node) and _elements(values) == 1))
+    return node.target in _OVERWRITING
 
 
 def _drops(node: Node) -> bool:

@@ -54,9 +54,6 @@ tree_map = _pytree.tree_map
 
 #: What torch raises where a trace meets a size or a value that depends on the values of tensors.
 DEPENDS_ON_DATA = (DynamicOutputShapeException, DataDependentOutputException)
-#: Whether autograd lets go of the gradients of a step's results while a backward graph runs (torch 2.13); else they are
-#: in memory until it returns, also those that torch makes of zeros for a result that the loss does not depend on.
-FREES_GRADIENTS = hasattr(torch.autograd.Function, "boxed_grads_call")
 #: Loggers that report, stack and all, what ends a trace.
 _LOGGERS_OF_TRACING = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
@@ -66,7 +63,6 @@ Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
 
 __all__ = [
     "DEPENDS_ON_DATA",
-    "FREES_GRADIENTS",
     "TO_COPY",
     "FakeTensor",
     "GuardOnDataDependentSymNode",

@@ -62,7 +62,8 @@ def _is_whole(node: Node) -> bool:
     """Whether rows of the operands and of the result start at whole vectors."""
     x, weights, ends = (fake(arg) for arg in node.args)
     numbers = (*weights.shape[1:], x.stride(0), weights.stride(0), weights.stride(2))
-    return x.stride(1) == 1 and ends.dtype == torch.int32 and all(n % UNIT == 0 for n in numbers)
+    side_by_side = x.stride(1) == 1 and ends.stride() == (1,)
+    return side_by_side and ends.dtype == torch.int32 and all(n % UNIT == 0 for n in numbers)
 
 
 def _replace(node: Node) -> None:

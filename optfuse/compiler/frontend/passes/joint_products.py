@@ -44,12 +44,19 @@ def join_products(captured: Captured) -> Captured:
     for products in alike.values():
         for start in range(0, len(products), JOINT_PRODUCTS):
             several = products[start : start + JOINT_PRODUCTS]
-            rows, columns = fake(several[0]).shape[0], sum(fake(product).shape[1] for product in several)
-            worth = len(several) > 1 or _given(several[0].args[-1]).target is TO_COPY
-            few = columns * fake(several[0].args[-1]).shape[0] <= MOST_ELEMENTS
-            if worth and few and (rows <= JOINT_ROWS or columns <= JOINT_NARROW):
+            if _is_worth_it(several):
                 _join(several)
     return with_graph(captured, graph)
+
+
+def _is_worth_it(products: list[Node]) -> bool:
+    """Whether products of the same rows are faster in one launch than in a library's calls."""
+    rows, columns = fake(products[0]).shape[0], sum(fake(product).shape[1] for product in products)
+    if rows > JOINT_ROWS and columns > JOINT_NARROW:
+        return False
+    if any(_given(product.args[-1]).target is TO_COPY for product in products):
+        return True  # a library would read copies in the half type
+    return len(products) > 1 and columns * fake(products[0].args[-1]).shape[0] <= MOST_ELEMENTS
 
 
 def _is_few_rows(node: Node) -> bool:
@@ -69,11 +76,13 @@ def _is_few_rows(node: Node) -> bool:
         return False  # a result has its own memory
     whole = all(n % UNIT == 0 for n in (terms, columns, rows.stride(0), matrix.stride(1), matrix.storage_offset()))
     along = rows.stride(1) == 1 and matrix.stride(0) == 1
-    return whole and along and terms >= LEAST_TERMS and all(_is_given(n) for n in (weight, *added)) and _is_row(added)
+    return whole and along and terms >= LEAST_TERMS and _is_given(weight) and all(_is_bias(n, columns) for n in added)
 
 
-def _is_row(added: list[Node]) -> bool:
-    return all(fake(bias).dim() == 1 for bias in added)
+def _is_bias(node: Node, columns: int) -> bool:
+    """Whether a node is an input with a number for each column, side by side."""
+    value = fake(node)
+    return _is_given(node) and (tuple(value.shape), value.stride()) == ((columns,), (1,))
 
 
 def _leaves(node: Node) -> bool:

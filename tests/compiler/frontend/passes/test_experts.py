@@ -60,6 +60,12 @@ def test_many_rows_and_rows_of_no_whole_vectors_stay(rows: int, width: int) -> N
     assert GROUPED in operators(sum_over_experts(traced(product, x, weights, ends)))
 
 
+def test_ends_that_do_not_lie_side_by_side_stay() -> None:
+    x, weights = inputs(16, 8)
+    ends = torch.arange(2, 18, 1, dtype=torch.int32)[::2]
+    assert GROUPED in operators(sum_over_experts(traced(product, x, weights, ends)))
+
+
 def test_weights_whose_sums_run_across_rows_stay() -> None:
     def across(x: Tensor, weights: Tensor, ends: Tensor) -> tuple[Tensor]:
         return (torch.ops.aten._grouped_mm.default(x, weights, ends),)  # noqa: SLF001 - it has no public name

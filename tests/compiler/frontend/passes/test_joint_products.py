@@ -79,6 +79,24 @@ def test_results_computed_weights_and_other_types_stay() -> None:
         assert JOINT not in operators(join_products(captured))
 
 
+@pytest.mark.parametrize("kind", ["one", "spread", "apart"])
+def test_biases_that_are_no_row_of_numbers_stay(kind: str) -> None:
+    def function(x: Tensor, bias: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.addmm(bias, x, w.t()).float().sum(1) for w in given)
+
+    x, numbers = torch.randn(4, 512).bfloat16(), torch.randn(128).bfloat16()
+    bias = {"one": numbers[:1], "spread": numbers[:1].expand(64), "apart": numbers[::2]}[kind]
+    assert JOINT not in operators(join_products(traced(function, x, bias, *weights(64, 64))))
+
+
+def test_large_weights_of_one_byte_are_read_as_such() -> None:
+    def function(x: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.mm(x, w.to(x.dtype).t()).float().sum(1) for w in given)
+
+    x, given = torch.randn(4, 512).bfloat16(), [torch.empty(1 << 17, 512, dtype=torch.int8) for _ in range(2)]
+    assert operators(join_products(traced(function, x, *given))).count(JOINT) == 1
+
+
 def test_weights_of_one_byte_are_not_copied() -> None:
     def function(x: Tensor, weight: Tensor) -> tuple[Tensor]:
         return (torch.mm(x, weight.to(x.dtype).t()) * 2,)
