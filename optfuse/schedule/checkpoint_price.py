@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import JointStep
 from optfuse.compiler.frontend.training import capture_step
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
-from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.schedule.proposals import proposal_of, unseen_bytes, workspace_bytes
 from optfuse.schedule.scheduled import ScheduledStep
@@ -62,7 +62,7 @@ def checkpoint_price(step: ScheduledStep, device: str, options: SolveOptions) ->
         return None
     solved = [(half.objective, half.solution) for half in step]
     halves = step.capture.forward, step.capture.backward
-    obeyed = _proposal("checkpointed regions", halves, [half.instance for half in step], solved)
+    obeyed = _proposal("checkpointed regions", halves, [half.extraction for half in step], solved)
     found: list[Proposal] = []
 
     def price(joint: JointStep) -> None:
@@ -83,14 +83,14 @@ def price_before_split(step: JointStep, device: str, options: SolveOptions) -> C
 
 
 def _solved(name: str, halves: tuple[Captured, Captured], device: str, options: SolveOptions) -> Proposal:
-    instances = [fusion_problem(half, device).instance for half in halves]
-    results = [solve(instance, options) for instance in instances]
-    return _proposal(name, halves, instances, [(one.objective, one.solution) for one in results])
+    problems = [fusion_problem(half, device) for half in halves]
+    results = [solve(problem.instance, options) for problem in problems]
+    return _proposal(name, halves, problems, [(one.objective, one.solution) for one in results])
 
 
 def _proposal(
-    name: str, halves: tuple[Captured, Captured], instances: Sequence[Instance], solved: Sequence[tuple[int, Solution]]
+    name: str, halves: tuple[Captured, Captured], problems: Sequence[Extraction], solved: Sequence[tuple[int, Solution]]
 ) -> Proposal:
-    workspaces = workspace_bytes(instances)
+    workspaces = workspace_bytes([problem.instance for problem in problems])
     unseen = {half: out + workspaces for half, out in unseen_bytes(*halves).items()}
-    return proposal_of(name, halves, solved, unseen)
+    return proposal_of(name, halves, problems, solved, unseen)

@@ -17,6 +17,7 @@ from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
+from optfuse.schedule.emit import held
 from optfuse.schedule.step_memory import KernelMemory, kernel_memory
 from optfuse.schedule.step_saving import Proposal, SavedValue
 from optfuse.solver.control.options import SolveOptions
@@ -70,8 +71,11 @@ def price(
     trained = trained_bytes(*halves)
     beside = workspaces + options.optimizer_states * trained
     unseen = {half: out + beside for half, out in unseen_bytes(*halves).items()}
-    solved = [_fitted(*pair, out, options) for pair, out in zip(solved, unseen.values(), strict=True)]
-    proposal = proposal_of(name, halves, [(one.objective, one.solution) for _, one in solved], unseen)
+    solved = [
+        (problem.instance, _fitted(problem, found, out, options))
+        for problem, (_, found), out in zip(problems, solved, unseen.values(), strict=True)
+    ]
+    proposal = proposal_of(name, halves, problems, [(one.objective, one.solution) for _, one in solved], unseen)
     saved = tuple(one.name for one in proposal.saved)
     names = joint_names(halves[0])
     kept = frozenset(names.get(one, names.get(one.removesuffix("_copy"), one)) for one in saved)
@@ -88,23 +92,28 @@ def _solve(instance: Instance, options: SolveOptions, cap: int | None = None) ->
     return solve(instance, replace(options, rules=(), peak_memory=cap, time_limit=seconds))
 
 
-def _fitted(instance: Instance, found: SolveResult, beside: int, options: SolveOptions) -> tuple[Instance, SolveResult]:
-    """A graph's schedule; if its peak is slightly above the cap, it is solved again under the cap."""
+def _fitted(problem: Extraction, found: SolveResult, beside: int, options: SolveOptions) -> SolveResult:
+    """A graph's schedule; if its program's peak is slightly above the cap, it is solved again under the cap."""
     cap = options.peak_bytes
-    if cap is not None and 0 < cap - beside < found.solution.peak_bytes <= (1 + NEAR) * cap - beside:
+    if cap is not None and 0 < cap - beside < held(problem, found.solution).peak_bytes <= (1 + NEAR) * cap - beside:
         with suppress(InfeasibleError):
-            return instance, _solve(instance, options, cap - beside)
-    return instance, found
+            return _solve(problem.instance, options, cap - beside)
+    return found
 
 
 def proposal_of(
-    name: str, halves: tuple[Captured, Captured], solved: Sequence[tuple[int, Solution]], unseen: Mapping[str, int]
+    name: str,
+    halves: tuple[Captured, Captured],
+    problems: Sequence[Extraction],
+    solved: Sequence[tuple[int, Solution]],
+    unseen: Mapping[str, int],
 ) -> Proposal:
-    """A step's proposal, of both graphs with their objectives and solutions.
+    """A step's proposal, of both graphs with their problems, objectives and solutions.
 
     ``unseen``: by graph, the bytes that are in memory while it runs and are none of its buffers.
     """
-    peak = max(solution.peak_bytes + out for (_, solution), out in zip(solved, unseen.values(), strict=True))
+    pairs = zip(problems, solved, unseen.values(), strict=True)
+    peak = max(held(problem, solution).peak_bytes + out for problem, (_, solution), out in pairs)
     saved = _saved_values(*halves)
     objective, shared = sum(one for one, _ in solved), sum(solution.saved_ps for _, solution in solved)
     return Proposal(name, objective, sum(one.bytes for one in saved), peak, saved, shared)

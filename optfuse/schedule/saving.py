@@ -86,6 +86,7 @@ class SavingSearch:
             self.options.peak_bytes,
             best.unseen,
             best.workspaces,
+            {half: one.solution.peak_bytes for half, (_, one) in zip(best.unseen, best.solved, strict=True)},
         )
 
     def _obey(self, step: JointStep) -> None:

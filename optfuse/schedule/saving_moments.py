@@ -16,7 +16,7 @@ from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import JointStep, joint_names
 from optfuse.problem.instance import Instance
 from optfuse.schedule.saving_problem import joint_origins
-from optfuse.solver.joint.peak_bound import least_live
+from optfuse.solver.joint.peak_bound import Live, least_live
 from optfuse.solver.saving import ForwardValue
 
 #: Moments of which a bound is told, and ops around which the gradients are looked at.
@@ -51,12 +51,32 @@ def moments(
         for name in set(ops.values())
     }
     live = least_live(_of_gradients(half, problem, ops, step), ops, LOOKS, lambda op: needed[ops[op]])
-    most: dict[str, int] = {}
-    for op, size in live.items():
-        most[ops[op]] = max(size, most.get(ops[op], 0))
+    most: dict[str, Live] = {}
+    for op, found in live.items():
+        most[ops[op]] = max(found, most.get(ops[op], found), key=lambda one: one.bytes)
     called = _mask(calls, onward)
-    chosen = sorted(most, key=lambda name: -most[name] - needed[name])[:MOST]
-    return tuple(Moment(most[name], _needed(step, values, readers, onward[name][1], called)) for name in chosen)
+    chosen = sorted(most, key=lambda name: -most[name].bytes - needed[name])[:MOST]
+    return tuple(
+        Moment(
+            most[name].bytes,
+            _replaceable(_needed(step, values, readers, onward[name][1], called), most[name].results),
+        )
+        for name in chosen
+    )
+
+
+def _replaceable(values: Sequence[ForwardValue], results: Collection[int]) -> tuple[ForwardValue, ...]:
+    """The values, of which those about as large as one of the results may be computed again of nothing.
+
+    One that is computed again ahead of the moment may be where such a result is written: in memory, but not beside it.
+    A saved one is not written over. Rows in memory may be longer than the value's own: up to twice its size.
+    """
+    return tuple(
+        replace(value, inputs=())
+        if value.inputs and not value.view and any(size <= 2 * (value.bytes or 0) <= 4 * size for size in results)
+        else value
+        for value in values
+    )
 
 
 def _of_gradients(half: Captured, problem: Extraction, ops: Collection[int], step: JointStep) -> Instance:

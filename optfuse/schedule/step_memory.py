@@ -13,8 +13,9 @@ from optfuse.compiler.extract.extraction import Extraction
 from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.joint import Choice, joint_names
 from optfuse.problem.solution import Solution
+from optfuse.schedule.library_buffers import library_buffers
 from optfuse.schedule.saving_problem import SavingProblem
-from optfuse.solver.memory.order_problem import live_bytes, order_problem
+from optfuse.solver.memory.footprint import live_bytes_apart
 from optfuse.solver.saving import uses
 from optfuse.solver.saving_lifetimes import forward_levels
 
@@ -31,7 +32,7 @@ def kernel_memory(half: Captured, problem: Extraction, solution: Solution, unsee
     """By kernel of one of the two graphs, in order; ``unseen``: bytes that are there and none of its buffers."""
     names = joint_names(half)
     origins = [names.get(loop.origin.node, loop.origin.node) for loop in problem.graph.ops]
-    live = live_bytes(order_problem(problem.instance, solution.kernels), range(len(solution.kernels)))
+    live = live_bytes_apart(problem.instance, solution, library_buffers(problem))
     pairs = zip(live, solution.kernels, strict=True)
     return tuple(KernelMemory(unseen + size, tuple(origins[op] for op in kernel.ops)) for size, kernel in pairs)
 

@@ -29,8 +29,7 @@ class Proposal:
         saved_bytes: What the forward graph computes and hands to the backward graph.
         peak_bytes: The most that is in memory at once: parameters, inputs, results, gradients, saved and temporary
             values, the workspaces of the device's matrix library, and an optimizer's state as
-            ``SolveOptions.optimizer_states`` says. Results that are written in place of others count as apart: an upper
-            bound, which ``allocated_peak_bytes`` makes exact.
+            ``SolveOptions.optimizer_states`` says. A result in the place of another value takes no memory.
         saved: The values that are kept, in program order.
         shared_ps: Picoseconds of the objective, in which each kernel pays for a launch, that shared launches save.
     """
@@ -61,6 +60,7 @@ class StepSaving:
         cap_bytes: The cap on peak memory; None without one.
         unseen_bytes: By graph ("forward", "backward"), what is in memory while it runs and is none of its buffers.
         workspace_bytes: Of these, what libraries keep for themselves on the device.
+        apart_bytes: By graph, the peak of its chosen schedule if no result took the place of another value.
     """
 
     chosen: Proposal
@@ -71,12 +71,16 @@ class StepSaving:
     cap_bytes: int | None
     unseen_bytes: Mapping[str, int]
     workspace_bytes: int
+    apart_bytes: Mapping[str, int]
 
     def options_of(self, options: SolveOptions, half: str) -> SolveOptions:
-        """The options for one of the two graphs: what the cap leaves for its own buffers."""
+        """The options for one of the two graphs: what the cap leaves for its own buffers.
+
+        The solver counts results that take the place of others as apart: what the chosen schedule needs so is allowed.
+        """
         if self.cap_bytes is None:
             return options
-        return replace(options, peak_memory=max(1, self.cap_bytes - self.unseen_bytes[half]))
+        return replace(options, peak_memory=max(self.cap_bytes - self.unseen_bytes[half], self.apart_bytes[half]))
 
     @property
     def gap(self) -> float:

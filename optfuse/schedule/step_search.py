@@ -131,19 +131,22 @@ class StepSearch:
             found = self.descent(self.priced[-1], None)
             if found is None or found.proposal.peak_bytes >= least:
                 break
-        for _ in range(MOST_DESCENTS):
-            limit, count = self._between(), len(self.priced)
-            if self._least_peak() <= cap or limit is None or self.by_bytes(limit) is None or len(self.priced) == count:
-                break
+        asked: list[int] = []
+        while len(asked) < MOST_DESCENTS and self._least_peak() > cap and (limit := self._between(asked)) is not None:
+            asked.append(limit)
+            self.by_bytes(limit)
         return self._least_peak()
 
     def _least_peak(self) -> int:
         return min(one.proposal.peak_bytes for one in self.priced)
 
-    def _between(self) -> int | None:
-        """The middle of the wider gap in saved bytes beside the proposal of the least peak; None where it is narrow."""
+    def _between(self, asked: Sequence[int]) -> int | None:
+        """The middle of the wider gap in saved bytes beside the proposal of the least peak; None where it is narrow.
+
+        ``asked``: limits that the constraint model was asked for: its choice is known, or it found none in time.
+        """
         best = min((one.proposal for one in self.priced), key=lambda one: one.peak_bytes)
-        known = {one.proposal.saved_bytes for one in self.priced} | {self.least_saved()}
+        known = {one.proposal.saved_bytes for one in self.priced} | {self.least_saved(), *asked}
         below = max((size for size in known if size < best.saved_bytes), default=best.saved_bytes)
         above = min((size for size in known if size > best.saved_bytes), default=best.saved_bytes)
         wider = max(best.saved_bytes - below, above - best.saved_bytes)

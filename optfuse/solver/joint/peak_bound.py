@@ -61,15 +61,27 @@ def least_peak_bound(
     return _PeakBound(scope).bound(deadline, looks, clock)
 
 
-def least_live(instance: Instance, ops: Collection[int], most: int, worth: Callable[[int], int]) -> dict[int, int]:
-    """By op, bytes that are at least live while its kernel runs: of the buffers whose lifetimes the schedule decides.
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Bytes that are at least live while the kernel of an op runs, where results may take the place of other values.
+
+    ``results``: the sizes of what they count of the op's own results, each of which may be in the place of another
+    value of that size that ``bytes`` does not count and that the kernel is the last to read.
+    """
+
+    bytes: int
+    results: frozenset[int]
+
+
+def least_live(instance: Instance, ops: Collection[int], most: int, worth: Callable[[int], int]) -> dict[int, Live]:
+    """By op, what is at least live while its kernel runs: of the buffers whose lifetimes the schedule decides.
 
     The cuts are made around ``most`` of ``ops``: those with the greatest sum of ``worth`` and of all that may be live.
     """
     bounds = _PeakBound(whole_scope(instance))
     passing = {op: bounds.passing(op) for op in ops if bounds.mandatory >> op & 1}
     promising = sorted(passing, key=lambda op: -bounds.touched(op, passing[op]) - worth(op))[:most]
-    return {op: bounds.of_single(op, passing[op]) for op in promising}
+    return {op: bounds.in_place(op, passing[op]) for op in promising}
 
 
 def _ends(scope: Scope) -> int:
@@ -117,6 +129,19 @@ class _PeakBound:
         by = sum(self.lives[buffer].bytes for buffer in passing)
         counted = set(passing)
         return by + self._cut(op, counted, back=True) + self._cut(op, counted, back=False)
+
+    def in_place(self, op: int, passing: set[int]) -> Live:
+        """The same where what a loop writes may take the place of a temporary that its kernel reads."""
+        by = sum(self.lives[buffer].bytes for buffer in passing)
+        counted = set(passing)
+        by += self._cut(op, counted, back=True)
+        buffers = self.scope.instance.buffers
+        read = counted - passing if self.scope.instance.ops[op].kind == "loop" else set[int]()
+        taken = {self.lives[b].bytes for b in read if b in self.lives and buffers[b].kind == "temporary"}
+        known = counted | {buffer for buffer, life in self.lives.items() if life.bytes in taken}
+        written = set(known)
+        by += self._cut(op, written, back=False)
+        return Live(by, frozenset(self.lives[b].bytes for b in written - known if b in self.lives))
 
     def _of_recomputable(self, op: int) -> int:
         """The least bytes live while some kernel of a recomputable op runs.

@@ -25,7 +25,7 @@ Fits = Callable[[int, int], bool]
 #: Bytes that a caching allocator rounds every allocation up to.
 ROUNDING = 512
 #: An arena that needs less than this share more is kept.
-TOLERANCE = 1 / 64
+TOLERANCE = 1 / 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,12 @@ def apart_footprint(
     return Footprint(_peak(joined, kept, len(solution.kernels)), arena=False, heirs=heirs)
 
 
+def live_bytes_apart(instance: Instance, solution: Solution, lent: Collection[int] = ()) -> list[int]:
+    """By kernel in order, the bytes that are live while it runs, with separate buffers as in ``apart_footprint``."""
+    joined, _, kept = separate_spans(instance, solution, lent)
+    return _live(joined, kept, len(solution.kernels))
+
+
 def separate_spans(
     instance: Instance, solution: Solution, lent: Collection[int] = (), fits: Fits | None = None
 ) -> tuple[tuple[Span, ...], dict[int, int], int]:
@@ -97,5 +103,9 @@ def _spans(instance: Instance, solution: Solution) -> tuple[int, list[Span]]:
 
 
 def _peak(spans: Iterable[Span], base: int, length: int) -> int:
+    return max(_live(spans, base, length))
+
+
+def _live(spans: Iterable[Span], base: int, length: int) -> list[int]:
     rounded = ((-(-span.bytes // ROUNDING) * ROUNDING, span.first, span.last) for span in spans)
-    return max(running_sum(rounded, base, length))
+    return running_sum(rounded, base, length)

@@ -17,8 +17,10 @@ from optfuse.problem.instance import ALONE, Buffer, Edge, Instance, Offer, Op, R
 from optfuse.problem.solution import Placement, Solution
 from optfuse.solver.baseline.greedy import greedy
 from optfuse.solver.control.options import SolveOptions
+from optfuse.solver.joint.peak_bound import Live, least_live
 from optfuse.solver.memory.arena import Span, aligned, arena_floor, pack
 from optfuse.solver.memory.assemble import arena_spans, arrange, assemble
+from optfuse.solver.memory.footprint import live_bytes_apart
 from optfuse.solver.memory.order_problem import HEURISTICS, order_problem
 from optfuse.solver.memory.reuse import Cells, arena_cells, inplace_pairs, pack_cells
 from optfuse.solver.solve import solve
@@ -116,6 +118,31 @@ def test_joined_spans_are_as_few_bytes_as_can_be(instance: Instance) -> None:
             live.append(sum(aligned(span.bytes) for span in spans if span.first <= at <= span.last) - saved)
         joined, *_ = arena_cells(instance, solution.kernels, spans)
         assert arena_floor(joined.spans) == max(live)
+
+
+@settings(max_examples=share(250), deadline=None, derandomize=True)
+@given(INSTANCES)
+def test_no_kernel_of_an_op_has_less_in_memory_than_the_bound(instance: Instance) -> None:
+    ops = range(len(instance.ops))
+    bounds = least_live(instance, ops, len(ops), lambda _: 0)
+    for solution in schedules(instance):
+        base = order_problem(instance, solution.kernels).base
+        for kernel, live in zip(solution.kernels, live_bytes_apart(instance, solution), strict=True):
+            for op in bounds.keys() & set(kernel.ops):
+                assert base + bounds[op].bytes <= live
+
+
+def test_a_result_counts_where_no_temporary_of_its_size_is_read() -> None:
+    """A loop between two library calls: what it reads and writes is in memory once, or both where sizes differ."""
+    alone = tuple(
+        op if k == 1 else replace(op, kind="library", offers=(replace(op.offers[0], scheme=ALONE),))
+        for k, op in enumerate(chain().ops)
+    )
+    equal = replace(chain(), ops=alone)
+    assert least_live(equal, [1], 1, lambda _: 0)[1] == Live(KIB, frozenset())
+    buffers = [*equal.buffers[:2], replace(equal.buffers[2], bytes=3 * KIB), *equal.buffers[3:]]
+    larger = replace(equal, buffers=tuple(buffers))
+    assert least_live(larger, [1], 1, lambda _: 0)[1] == Live(4 * KIB, frozenset({3 * KIB}))
 
 
 def sorted_pair(edge: tuple[tuple[str, int], tuple[str, int]]) -> list[tuple[str, int]]:
