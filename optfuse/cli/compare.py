@@ -28,6 +28,9 @@ def command(
     workers: Workers = None,
     size: ModelSize = "full",
     inductor_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for Inductor, each graph.")] = 600.0,
+    max_autotune: Annotated[
+        bool, typer.Option("--max-autotune", help="Let Inductor time templates of products on the GPU, and use them.")
+    ] = False,
     json: JsonList = False,
 ) -> None:
     """Compare Inductor's own fusion of a model with greedy's and the solver's, all priced by one cost model."""
@@ -40,12 +43,23 @@ def command(
         raise InvalidOptionError(f"--inductor-limit must be a number of seconds above zero, not {inductor_limit!r}")
     chosen = known_size(size)
     load_device(device)
+    tuned = {"max_autotune": max_autotune and _times_kernels()}
     with quiet_stdout(json):
-        found = [_compared(captured, device, options, inductor_limit) for captured in _graphs(model, train, chosen)]
+        graphs = _graphs(model, train, chosen)
+        found = [_compared(captured, device, options, inductor_limit, tuned) for captured in graphs]
     if json:
         print_json([comparison.as_json() for comparison in found])
     else:
         print_comparisons([comparison.as_json() for comparison in found])
+
+
+def _times_kernels() -> bool:
+    """Whether there is a GPU; an error if not."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InvalidOptionError("--max-autotune times kernels on a GPU, and this machine has none: leave it out")
+    return True
 
 
 def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
@@ -61,7 +75,9 @@ def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
     return (capture(model, args, kwargs, name=f"{entry.name}.inference"),)
 
 
-def _compared(captured: Captured, device: str, options: SolveOptions, limit: float) -> Comparison:
+def _compared(
+    captured: Captured, device: str, options: SolveOptions, limit: float, asked: Mapping[str, bool]
+) -> Comparison:
     from optfuse.compiler.stages import fusion_problem
     from optfuse.inductor.compare import compare, inductor_answer
     from optfuse.inductor.graph_record import graph_record
@@ -70,7 +86,7 @@ def _compared(captured: Captured, device: str, options: SolveOptions, limit: flo
 
     say(f"{captured.name}: Inductor fuses")
     extraction = fusion_problem(captured, device)
-    answer = inductor_answer(extraction, run_inductor(graph_record(captured), time_limit=limit))
+    answer = inductor_answer(extraction, run_inductor({**graph_record(captured), **asked}, time_limit=limit))
     say(f"{captured.name}: solving")
     result = solve(extraction.instance, options)
     return compare(extraction, answer, result.greedy_solution, {options.solver: result.solution})

@@ -125,18 +125,33 @@ class InductorAnswer:
 
 
 def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
-    """Map Inductor's kernels to our ops, and make a schedule of them.
+    """Map Inductor's kernels to our ops, and make a schedule of them: of the first alternatives of all, or the last.
 
     Raises:
         InductorError: If the schedule breaks a condition of ours.
     """
     instance = extraction.instance
-    mapped = map_groups(extraction.graph, groups)
-    legalized = legalize(instance, sets_to_price(instance, mapped))
+    found: list[tuple[Mapped, Legalized]] = []
+    for without in dict.fromkeys(_without(instance, chosen) for chosen in (0, -1)):
+        mapped = map_groups(extraction.graph, groups, without)
+        found.append((mapped, legalize(instance, sets_to_price(instance, mapped))))
+    mapped, legalized = min(found, key=lambda one: one[1].solution.objective)
     violations = [found for found in check(instance, legalized.solution) if found.code != "peak_cap"]
     if violations:
         raise InductorError(f"{instance.name}: Inductor's kernels make no schedule here: {violations[0].message}")
     return InductorAnswer(groups, mapped, legalized)
+
+
+def _without(instance: Instance, chosen: int) -> frozenset[int]:
+    """The ops of alternatives that do not run if of each variant the one at a place does, or a library call."""
+    every: set[int] = set()
+    running: set[int] = set()
+    for variant in instance.variants:
+        first = variant.alternatives[0]
+        called = any(instance.ops[op].kind != "loop" for op in first)
+        running.update(first if called else variant.alternatives[chosen])
+        every.update(op for option in variant.alternatives for op in option)
+    return frozenset(every - running)
 
 
 def compare(

@@ -54,9 +54,11 @@ class _Draft:
 def legalize(instance: Instance, sets: Sequence[Collection[int]]) -> Legalized:
     """Return a schedule whose kernels are the sets, as far as legal. Ops of no set join a kernel or are kernels alone.
 
-    Of each variant, the first alternative runs.
+    Of each variant the first alternative runs that has most ops in the sets.
     """
+    running = _running(instance, mask_of(op for members in sets for op in members))
     given, once = _without_recompute(instance, sets)
+    given = [mask & running for mask in given]
     draft = _Draft([], [])
     for place, mask in enumerate(given):
         pieces, reason = _legal_pieces(instance, mask, given)
@@ -65,7 +67,7 @@ def legalize(instance: Instance, sets: Sequence[Collection[int]]) -> Legalized:
         draft.masks += pieces
         draft.sources += [place] * len(pieces)
     placed = mask_of(op for mask in draft.masks for op in bits(mask))
-    for op in bits(_running(instance) & ~placed):
+    for op in bits(running & ~placed):
         _attach_op(instance, draft, op)
     places, kernels = _break_cycles(instance, draft)
     left = {draft.sources[place] for place in places}
@@ -76,12 +78,12 @@ def legalize(instance: Instance, sets: Sequence[Collection[int]]) -> Legalized:
     return Legalized(solution, splits, once, redundant)
 
 
-def _running(instance: Instance) -> int:
-    """The ops that run, as a mask: those outside of variants, and of each variant the first alternative."""
+def _running(instance: Instance, placed: int) -> int:
+    """The ops that run, as a mask, where those of ``placed`` are in a set: see ``legalize``."""
     index = legal_index(instance)
     active = index.mandatory
     for options in index.alternatives:
-        active |= options[0]
+        active |= max(options, key=lambda option: (option & placed).bit_count())
     return active
 
 

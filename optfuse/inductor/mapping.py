@@ -4,12 +4,14 @@
 - So is a reduction that Inductor splits in two stages and we do in one op. As it is one op here, both kernels are
   priced as one (``sets_to_price``). Where both split it, each stage is mapped to its counterpart.
 - A library call of ours stays a kernel of its own, as does an op for which Inductor calls a library; both are counted.
+- Of ops that are alternatives one is mapped, but for a product that Inductor computes by a template of its own
+  (max-autotune): its kernel has our dot for it, if there is one.
 - An op that no kernel of Inductor's computes is *unmapped*, with a reason. It is priced in its consumers' kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,12 +63,17 @@ class Mapped:
         return frozenset(again.difference(self.two_stages))
 
 
-def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
-    """Return for each of Inductor's launches the ops of ours that it computes."""
+def map_groups(graph: LoopGraph, groups: Groups, without: Collection[int] = ()) -> Mapped:
+    """Return for each of Inductor's launches the ops of ours that it computes.
+
+    ``without``: ops of alternatives that do not run. A dot among them runs where Inductor has a template.
+    """
     by_node: dict[str, list[int]] = {}
     for number, op in enumerate(graph.ops):
-        by_node.setdefault(node_of(op), []).append(number)
+        if number not in without:
+            by_node.setdefault(node_of(op), []).append(number)
     loops, library = _kernels_by_node(groups)
+    dots = _dots_of_templates(graph, groups, without, loops)
     kernels: list[set[int]] = [set() for _ in groups.launches]
     unmapped: list[tuple[int, Reason]] = []
     loops_there: list[int] = []
@@ -81,7 +88,7 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
             if not places and node not in library:
                 unmapped.append((number, "vanished" if _graph_node(node) in groups.kept else "removed"))
             elif isinstance(op, LibraryCall):
-                loops_there += [] if node in library else [number]
+                loops_there += [] if node in library or node in dots else [number]
             elif not places:
                 library_there.append(number)
             elif len(ops) > 1:
@@ -90,6 +97,8 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
                 two_stages += [number] if op.reductions and len(places) > 1 else []
                 for place in places:
                     kernels[place].add(number)
+    for number, place in dots.values():
+        kernels[place].add(number)
     strangers = sum(
         launch.kind != "library" and not kernel for launch, kernel in zip(groups.launches, kernels, strict=True)
     )
@@ -101,6 +110,20 @@ def map_groups(graph: LoopGraph, groups: Groups) -> Mapped:
         tuple(sorted(two_stages)),
         strangers,
     )
+
+
+def _dots_of_templates(
+    graph: LoopGraph, groups: Groups, without: Collection[int], loops: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, int]]:
+    """By node that Inductor computes by a template: our dot for it, and the template's launch."""
+    called = {node_of(op) for op in graph.ops if isinstance(op, LibraryCall)}
+    found: dict[str, tuple[int, int]] = {}
+    for number in sorted(without):
+        node = node_of(graph.ops[number])
+        for place in loops.get(node, ()) if node in called else ():
+            if groups.launches[place].kind == "template":
+                found.setdefault(node, (number, place))
+    return found
 
 
 def sets_to_price(instance: Instance, mapped: Mapped) -> tuple[frozenset[int], ...]:

@@ -41,7 +41,8 @@ def fused(record: dict[str, Any]) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     wanted = record.get("wanted")
     imposing = imposed(wanted_from_json(wanted)) if wanted else contextlib.nullcontext([])
-    with gpu() as device, _stopped_when_fused(found), keep_origins(), _settings(), imposing as outcomes:
+    settings = _settings(tuned=bool(record.get("max_autotune")))
+    with gpu() as device, _stopped_when_fused(found), keep_origins(), settings, imposing as outcomes:
         graph, inputs = inductor_graph(record, TARGET)
         kind = record["name"].rpartition(".")[2]
         from torch._inductor.compile_fx import compile_fx_inner
@@ -65,10 +66,13 @@ def _unwrapped(error: Exception) -> Exception:
 
 
 @contextlib.contextmanager
-def _settings() -> Generator[None]:
+def _settings(*, tuned: bool) -> Generator[None]:
+    """Context without caches; ``tuned``: products and convolutions are timed as templates beside the library's."""
     import torch._inductor.config as config
 
-    with config.patch(force_disable_caches=True, fx_graph_cache=False, compile_threads=1, shape_padding=False):
+    changes: dict[str, Any] = {"force_disable_caches": True, "fx_graph_cache": False, "shape_padding": False}
+    changes |= {"max_autotune": True} if tuned else {"compile_threads": 1}
+    with config.patch(changes):
         yield
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from optfuse.inductor import process
 from optfuse.inductor.groups import Groups, Launch, Part
@@ -76,3 +77,5 @@ def test_the_table_says_what_was_not_mapped(optfuse: Callable[..., Any], model: 
 def test_an_unknown_size_is_refused(optfuse: Callable[..., Any], model: Path) -> None:
     assert "size must be one of" in optfuse("compare", model, "--size", "huge").error_line()
     assert "--inductor-limit must be" in optfuse("compare", model, "--inductor-limit", 0).error_line()
+    if not torch.cuda.is_available():
+        assert "--max-autotune times kernels on a GPU" in optfuse("compare", model, "--max-autotune").error_line()

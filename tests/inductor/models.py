@@ -57,6 +57,44 @@ class Rows(torch.nn.Module):
         return torch.zeros(64, 32).index_add(0, index, rows), rows.exp()
 
 
+class Projected(torch.nn.Module):
+    """A narrow linear layer and a residual, which a dot may add in its own kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = torch.nn.Linear(64, 128, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """The projection beside the residual."""
+        return residual + self.out(x)
+
+
+def projected() -> Extraction:
+    """The fusion problem of ``Projected``: the library's product or a dot."""
+    args = (torch.empty(50176, 64, dtype=torch.bfloat16), torch.empty(50176, 128, dtype=torch.bfloat16))
+    return fusion_problem(capture(Projected(), args, name="projected.inference"), "h200")
+
+
+class Patches(torch.nn.Module):
+    """Rows of a residual that is read twice, put side by side and normalized: stored, or computed where they go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.reduce = torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
+        self.up, self.down = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Half the rows, of twice the width."""
+        x = torch.tanh(x)
+        x = x + self.down(torch.relu(self.up(x)))
+        return self.reduce(self.norm(torch.cat([x[:, 0::2], x[:, 1::2]], -1)))
+
+
+def patches() -> Extraction:
+    """The fusion problem of ``Patches``."""
+    return fusion_problem(capture(Patches(), (torch.empty(4, 8192, 16),), name="patches.inference"), "h200")
+
+
 def rows_added() -> Extraction:
     """The fusion problem of ``Rows``."""
     args = (torch.zeros(4096, 32), torch.zeros(4096, dtype=torch.int64))
