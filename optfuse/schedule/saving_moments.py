@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.captured import Captured, donated_inputs
 from optfuse.compiler.frontend.joint import JointStep, joint_names
+from optfuse.compiler.frontend.torch_bridge import is_tangent
 from optfuse.problem.instance import Instance
 from optfuse.schedule.saving_problem import joint_origins
 from optfuse.solver.joint.peak_bound import Live, least_live
@@ -51,6 +52,7 @@ def moments(
         for name in set(ops.values())
     }
     live = least_live(_of_gradients(half, problem, ops, step), ops, LOOKS, lambda op: needed[ops[op]])
+    held = _held_gradients(half, problem)
     most: dict[str, Live] = {}
     for op, found in live.items():
         most[ops[op]] = max(found, most.get(ops[op], found), key=lambda one: one.bytes)
@@ -58,11 +60,19 @@ def moments(
     chosen = sorted(most, key=lambda name: -most[name].bytes - needed[name])[:MOST]
     return tuple(
         Moment(
-            most[name].bytes,
+            held + most[name].bytes,
             _replaceable(_needed(step, values, readers, onward[name][1], called), most[name].results),
         )
         for name in chosen
     )
+
+
+def _held_gradients(half: Captured, problem: Extraction) -> int:
+    """The bytes of gradients of the step's results that are in memory until the backward graph returns."""
+    held = {
+        name for name, node in zip(problem.graph.inputs, half.placeholders, strict=True) if is_tangent(node)
+    } - donated_inputs(half, problem.graph.inputs)
+    return sum(buffer.bytes for buffer in problem.instance.buffers if buffer.name in held and buffer.alias is None)
 
 
 def _replaceable(values: Sequence[ForwardValue], results: Collection[int]) -> tuple[ForwardValue, ...]:

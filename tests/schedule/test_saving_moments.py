@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from optfuse.compiler.frontend import captured
 from optfuse.compiler.frontend.fake_weights import fake_parameters
 from optfuse.compiler.frontend.joint import Choice, JointStep
 from optfuse.compiler.frontend.training import capture_step
@@ -83,8 +84,12 @@ def some_choices(search: StepSearch, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [Classifier, Images])
-def test_no_choice_is_cheaper_than_the_bound_at_its_peak(model: type[nn.Module]) -> None:
+@pytest.mark.parametrize(("model", "frees"), [(Classifier, True), (Classifier, False), (Images, True)])
+def test_no_choice_is_cheaper_than_the_bound_at_its_peak(
+    model: type[nn.Module], frees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where autograd holds the gradients of results until the backward graph returns."""
+    monkeypatch.setattr(captured, "FREES_GRADIENTS", frees)
     search = search_of(model)
     some_choices(search, 10)
     search.lowest()
