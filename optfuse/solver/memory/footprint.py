@@ -24,8 +24,8 @@ Fits = Callable[[int, int], bool]
 
 #: Bytes that a caching allocator rounds every allocation up to.
 ROUNDING = 512
-#: An arena that needs less than this share more is kept.
-TOLERANCE = 1 / 512
+#: An arena that needs less than this share more, and fewer than so many bytes, is kept.
+TOLERANCE, TOLERATED_BYTES = 1 / 64, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,13 @@ class Footprint:
 
 
 def footprint(instance: Instance, solution: Solution, lent: Collection[int] = ()) -> Footprint:
-    """The arena, or every buffer apart where this lowers the peak by more than ``TOLERANCE``.
+    """The arena, or every buffer apart where this lowers the peak by more than is tolerated.
 
     ``lent``: buffers that a library allocates (``fixed``) and does not keep, so that others may reuse their memory.
     """
     arena, apart = arena_footprint(instance, solution), apart_footprint(instance, solution, lent)
-    return apart if apart.peak_bytes < (1 - TOLERANCE) * arena.peak_bytes else arena
+    tolerated = min(TOLERANCE * arena.peak_bytes, TOLERATED_BYTES)
+    return apart if apart.peak_bytes < arena.peak_bytes - tolerated else arena
 
 
 def arena_footprint(instance: Instance, solution: Solution) -> Footprint:
