@@ -125,17 +125,19 @@ class InductorAnswer:
 
 
 def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
-    """Map Inductor's kernels to our ops, and make a schedule of them: of the first alternatives of all, or the last.
+    """Map Inductor's kernels to our ops, and make a schedule of them.
+
+    Where the problem has alternatives, two are made, of the first ones and of the last ones; the cheaper is returned.
 
     Raises:
         InductorError: If the schedule breaks a condition of ours.
     """
     instance = extraction.instance
-    found: list[tuple[Mapped, Legalized]] = []
+    made: list[tuple[Mapped, Legalized]] = []
     for without in dict.fromkeys(_without(instance, chosen) for chosen in (0, -1)):
         mapped = map_groups(extraction.graph, groups, without)
-        found.append((mapped, legalize(instance, sets_to_price(instance, mapped))))
-    mapped, legalized = min(found, key=lambda one: one[1].solution.objective)
+        made.append((mapped, legalize(instance, sets_to_price(instance, mapped))))
+    mapped, legalized = min(made, key=lambda one: one[1].solution.objective)
     violations = [found for found in check(instance, legalized.solution) if found.code != "peak_cap"]
     if violations:
         raise InductorError(f"{instance.name}: Inductor's kernels make no schedule here: {violations[0].message}")
@@ -143,7 +145,10 @@ def inductor_answer(extraction: Extraction, groups: Groups) -> InductorAnswer:
 
 
 def _without(instance: Instance, chosen: int) -> frozenset[int]:
-    """The ops of alternatives that do not run if of each variant the one at a place does, or a library call."""
+    """The ops of alternatives that do not run if each variant's alternative at index ``chosen`` runs.
+
+    A library call that is a first alternative runs in any case.
+    """
     every: set[int] = set()
     running: set[int] = set()
     for variant in instance.variants:

@@ -54,7 +54,7 @@ class _Draft:
 def legalize(instance: Instance, sets: Sequence[Collection[int]]) -> Legalized:
     """Return a schedule whose kernels are the sets, as far as legal. Ops of no set join a kernel or are kernels alone.
 
-    Of each variant the first alternative runs that has most ops in the sets.
+    Of each variant the alternative runs that has most ops in the sets, the first among equals.
     """
     running = _running(instance, mask_of(op for members in sets for op in members))
     given, once = _without_recompute(instance, sets)

@@ -76,11 +76,12 @@ class StepSaving:
     def options_of(self, options: SolveOptions, half: str) -> SolveOptions:
         """The options for one of the two graphs: what the cap leaves for its own buffers.
 
-        The solver counts results that take the place of others as apart: what the chosen schedule needs so is allowed.
+        The solver counts a result in the place of another value beside it. So at least what the chosen schedule needs
+        when counted so is allowed.
         """
         if self.cap_bytes is None:
             return options
-        return replace(options, peak_memory=max(self.cap_bytes - self.unseen_bytes[half], self.apart_bytes[half]))
+        return replace(options, peak_memory=max(1, self.cap_bytes - self.unseen_bytes[half], self.apart_bytes[half]))
 
     @property
     def gap(self) -> float:

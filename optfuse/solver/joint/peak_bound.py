@@ -65,8 +65,8 @@ def least_peak_bound(
 class Live:
     """Bytes that are at least live while the kernel of an op runs, where results may take the place of other values.
 
-    ``results``: the sizes of what they count of the op's own results, each of which may be in the place of another
-    value of that size that ``bytes`` does not count and that the kernel is the last to read.
+    ``results``: the sizes of those results of the op that ``bytes`` counts. Each may take the place of a value of its
+    size that the kernel is the last to read and that ``bytes`` does not count.
     """
 
     bytes: int
