@@ -392,7 +392,7 @@ def main() -> None:
     parser.add_argument("--groups", default=",".join(GROUPS), help="which groups of points, with commas")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side; one at a time measures")
     parser.add_argument(
-        "--total", type=float, default=1e9, help="seconds after which none is begun, and what runs ends"
+        "--total", type=float, default=1e6, help="seconds after which none is begun, and what runs ends"
     )
     parser.add_argument("--dry", action="store_true", help="one small model, to try the script on any machine")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="print the table of a file, measure nothing")

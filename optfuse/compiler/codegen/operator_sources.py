@@ -12,8 +12,8 @@ from optfuse.compiler.codegen.python_text import with_callees
 #: The files of ``optfuse/compiler/ops`` that hold functions.
 _FILES = (
     *("attention.py", "attention_cached.py", "attention_cudnn.py", "attention_memory.py", "attention_sums.py"),
-    *("average_pool.py", "convolution.py", "convolution_weights.py", "depthwise.py", "groups.py"),
-    *("host_numbers.py", "joint_products.py", "matmul.py", "max_pool.py", "ready_kernels.py"),
+    *("average_pool.py", "convolution.py", "convolution_weights.py", "depthwise_kernels.py", "depthwise.py"),
+    *("groups.py", "host_numbers.py", "joint_products.py", "matmul.py", "max_pool.py", "ready_kernels.py"),
     *("space_to_depth.py", "sum_rows.py"),
 )
 

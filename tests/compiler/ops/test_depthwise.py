@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import optfuse.compiler.ops.depthwise
+import optfuse.compiler.ops.depthwise_kernels
 from optfuse.runtime.environment import mode, prepare
 
 pytestmark = pytest.mark.skipif(mode() == "compile", reason="these tensors live on the CPU")
@@ -31,6 +32,7 @@ CASES = [
 def kernels() -> ModuleType:
     """The module with its kernels interpreted."""
     prepare()
+    importlib.reload(optfuse.compiler.ops.depthwise_kernels)
     return importlib.reload(optfuse.compiler.ops.depthwise)
 
 
