@@ -145,8 +145,8 @@ def _flat(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -
 def _plane(axes: tuple[Axis, ...], accesses: Sequence[Access], pressure: float) -> Tiled:
     """Blocks of two parallel axes: square if both have contiguous accesses, else long along the one that has."""
     first, second = axes
-    bits = max((access.bits for access in accesses), default=32)
     large = _large(axes, accesses)
+    bits = max((access.bits for access in large), default=32)
     along = [any(access.contiguous(axis.digits) for access in large) for axis in axes]
     side = 64 if bits <= 16 else 32
     total = side * side if all(along) else 1024

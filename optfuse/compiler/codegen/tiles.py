@@ -129,7 +129,7 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
         return Axis("y", x[:split]), Axis("x", x[split:])
     if r and all(role == "outer" for role in passes.roles):
         r = ()
-    if r and (any(role != "full" for role in passes.roles) or scans(spec)):
+    if r and (any(role != "full" for role in passes.roles) or scans(spec)) and not _flattened(spec, passes, accesses):
         return Axis("x", _contiguous_last(x, r, accesses)), Axis("r", r, _walk(spec, passes))
     digits = _in_memory_order((*x, *r), accesses, keep=not r)
     turned = _transposed(digits, accesses) or _broadcast(digits, accesses)
@@ -138,15 +138,41 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     return (Axis("x", digits),)
 
 
-def _contiguous_last(x: Digits, r: Digits, accesses: Sequence[Access]) -> Digits:
-    """The digits of x, the one that large accesses run along last; as they are where one runs along r or the last one.
+def _large(digits: Digits, accesses: Sequence[Access]) -> list[Access]:
+    largest = max((access.size(digits) for access in accesses), default=0)
+    return [access for access in accesses if 4 * access.size(digits) >= largest]
 
-    So it is in the order of a transposed value whose producers and consumers all lie in memory the other way.
+
+def _flattened(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> bool:
+    """Whether a kernel that reduces nothing has its points in any order: there is a large access along an inner digit.
+
+    Such a tile is transposed, and needs an axis for each order in memory: a norm that is applied to an image with
+    channels last, in groups of channels, and written with channels first. What is computed for each x is not stored.
+    """
+    outer = {
+        store.buffer
+        for role, member in zip(passes.roles, spec.members, strict=True)
+        if role == "outer"
+        for store in member.nest.stores
+    }
+    if _walk(spec, passes) == "looped" or outer & set(spec.stores):
+        return False
+    x: Digits = tuple((xdigit(k), size) for k, size in enumerate(spec.space.x) if size > 1)
+    r: Digits = tuple((rdigit(k), size) for k, size in enumerate(spec.space.r) if size > 1)
+    large = _large((*x, *r), accesses)
+    inner = {symbol for digits in (x, r) for symbol, _ in digits[:-1]}
+    return any(access.coefficients.get(symbol) == 1 for access in large for symbol in inner)
+
+
+def _contiguous_last(x: Digits, r: Digits, accesses: Sequence[Access]) -> Digits:
+    """The digits of x, the one last that large accesses run along which do not run along r; as they are if one does.
+
+    So it is in the order of a transposed value whose producers and consumers all lie in memory the other way, and where
+    rows of channels-last images are reduced and written as rows.
     """
     digits = (*x, *r)
-    largest = max((access.size(digits) for access in accesses), default=0)
-    large = [access for access in accesses if 4 * access.size(digits) >= largest]
-    if any(access.contiguous(x) or access.contiguous(r) for access in large):
+    large = [access for access in _large(digits, accesses) if not access.contiguous(r)]
+    if any(access.contiguous(x) for access in large):
         return x
     run = {symbol: sum(a.size(digits) for a in large if a.coefficients.get(symbol) == 1) for symbol, _ in x}
     best = max(run, key=run.__getitem__, default=None)

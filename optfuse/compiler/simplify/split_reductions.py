@@ -4,6 +4,10 @@ A column sum of (200704, 96) has 96 results, and its kernel a handful of program
 over chunks of the rows and a nest that combines them, both ordinary ops that fuse like any other. This is decided
 before the solver, by a rule: a reduction is split if the time that idle programs lose, in any kernel that holds it
 whole, exceeds two launches.
+
+A group norm of an image with channels last sums up a few neighbouring channels of each pixel, and the next group's lie
+beside them: a program would read a piece of each row. Where rows are too many to be held, the nest of partial results
+sums up each channel, whole rows at a time, and the second one the channels of a group.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import sympy
 from optfuse.compiler.analysis.access import NestAccesses, accesses
 from optfuse.compiler.analysis.iteration_orders import natural_cover, natural_walk
 from optfuse.compiler.analysis.memory_traffic import scheme_of
-from optfuse.compiler.analysis.op_work import touched_bytes
+from optfuse.compiler.analysis.op_work import ITEM_BYTES, touched_bytes
 from optfuse.compiler.ir.buffer_layout import row_major
 from optfuse.compiler.ir.dtypes import FLOATING, integer_range
 from optfuse.compiler.ir.nodes import (
@@ -54,8 +58,12 @@ WIDE_TILE = 64
 #: The fewest points of a chunk.
 SHORTEST_CHUNK = 64
 
-#: Equal chunks may be so many times fewer or more than wanted; where none are, the last one is shorter than the others.
-NEAR = 4
+#: Equal chunks may be so many times fewer, or more, than wanted; where none are, the last one is shorter than others.
+NEAR, FINER = 4, 8
+
+#: Bytes of neighbours that a reduction reads without waste, and the most points of a row that a kernel holds.
+LINE_BYTES = 128
+HELD_POINTS = 16_384
 
 #: Reductions whose partial results are combined by the same reduction.
 SELF_MERGING = frozenset({"sum", "prod", "max", "min", "any", "all"})
@@ -113,6 +121,8 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
     taken = set(buffers)
     periods: dict[str, int] = {}
     for op in graph.ops:
+        if isinstance(op, LoopNest):
+            op = _neighbours_first(op, buffers)
         chunks = plan_chunks(op, buffers, device, periods) if isinstance(op, LoopNest) else None
         if isinstance(op, LoopNest):
             periods |= dict.fromkeys((store.buffer for store in op.stores), period(op, periods))
@@ -150,27 +160,29 @@ def plan_chunks(
 ) -> Chunks | None:
     """How to chunk a nest's r dimensions; None where it does not pay or they cannot be split.
 
-    It pays if idle programs lose more than ``LOST_PERCENT`` of a launch. Chunks are equal where about as many equal
-    ones are possible as are wanted; a size that has no such divisor has a shorter chunk at the end. Where images are
-    read that ``period`` knows, a chunk is an image or an equal part of one, as the loops are that cut them: they can
-    share a kernel.
+    It pays if idle programs lose more than ``LOST_PERCENT`` of a launch, or if the first dimension is of neighbours
+    that are too few to be read without waste: it is divided then. Chunks are equal where about as many equal ones are
+    possible as are wanted; a size that has no such divisor has a shorter chunk at the end. Where images are read that
+    ``period`` knows, a chunk is an image or an equal part of one, as the loops are that cut them: they can share a
+    kernel.
     """
     mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
     if not nest.reductions or not mergeable:
         return None
     touched = accesses(nest)
-    walk = natural_walk(natural_cover(nest, touched))
-    scheme = scheme_of(walk)
-    programs = -(-scheme.x // WIDE_TILE) if walk.by_columns else scheme.parallel
+    rsizes = nest.rsizes
+    neighbours = int(0 in _neighbours(nest, touched, buffers))
+    columns = hint(prod(nest.sizes)) * rsizes[0]
+    programs = -(-columns // WIDE_TILE) if neighbours else _programs(nest, touched)
     sizes = (*nest.sizes, *nest.rsizes)
     read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
     at_full_rate = read * device.dram_ps_per_mib // MIB
     if at_full_rate * (device.saturating_programs - programs) * 100 <= LOST_PERCENT * device.launch_ps * programs:
-        return None
-    rsizes = nest.rsizes
+        return Chunks(1, 0) if neighbours else None
     limit = hint(prod(rsizes)) // SHORTEST_CHUNK
-    wanted = min(-(-device.saturating_programs * WAVES // programs), limit)
-    whole = 0
+    wanted = -(-device.saturating_programs * WAVES // programs)
+    wanted = min(wanted * rsizes[0] if neighbours else wanted, limit)
+    whole = neighbours
     while whole < len(rsizes) and hint(prod(rsizes[: whole + 1])) <= wanted:
         whole += 1
     counted = hint(prod(rsizes[:whole]))
@@ -185,11 +197,51 @@ def plan_chunks(
     equal = divisors(rsizes[whole])
     parts = max((d for d in equal if d <= most), default=1)
     if parts * NEAR <= most:
-        parts = max(d for d in equal if d <= max(1, min(NEAR * most, limit)))
+        parts = max(d for d in equal if d <= max(1, min(FINER * most, limit)))
     if parts * NEAR <= most and all(r.kind in SELF_MERGING for r in nest.reductions):
         length = -(-hint(rsizes[whole]) // most)
         return Chunks(whole, -(-rsizes[whole] // length), length)
     return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
+
+
+def _programs(nest: LoopNest, touched: NestAccesses) -> int:
+    """The programs of a kernel that holds the nest whole."""
+    walk = natural_walk(natural_cover(nest, touched))
+    scheme = scheme_of(walk)
+    return -(-scheme.x // WIDE_TILE) if walk.by_columns else scheme.parallel
+
+
+def _neighbours_first(nest: LoopNest, buffers: Mapping[str, Buffer]) -> LoopNest:
+    """The nest, with the r dimension first that is of a few neighbours in memory, if there is one."""
+    found = [k for k in _neighbours(nest, accesses(nest), buffers) if k]
+    if not found:
+        return nest
+    order = [found[0], *(k for k in range(len(nest.rsizes)) if k != found[0])]
+    renaming = {rvar(old): rvar(new) for new, old in enumerate(order)}
+    return replace(
+        nest,
+        rsizes=tuple(nest.rsizes[k] for k in order),
+        reductions=tuple(replace(each, operand=rename(each.operand, renaming)) for each in nest.reductions),
+    )
+
+
+def _neighbours(nest: LoopNest, touched: NestAccesses, buffers: Mapping[str, Buffer]) -> set[int]:
+    """The r dimensions along which a large load has a few neighbours in memory, beside those of another result."""
+    if not nest.reductions or len(nest.rsizes) < 2 or hint(prod(nest.rsizes)) <= HELD_POINTS:
+        return set()
+    sizes, columns = (*nest.sizes, *nest.rsizes), len(nest.sizes)
+    read = {access: touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads}
+    return {
+        k
+        for access in read
+        for k, size in enumerate(nest.rsizes)
+        if access.coefficients is not None
+        and not isinstance(size, Size)
+        and access.coefficients[columns + k] == 1
+        and size in access.coefficients[:columns]
+        and size * ITEM_BYTES.get(buffers[access.buffer].dtype, 8) < LINE_BYTES
+        and 4 * read[access] >= max(read.values())
+    }
 
 
 def _parts_of_images(nest: LoopNest, touched: NestAccesses, periods: Mapping[str, int]) -> list[int]:
