@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from optfuse.compiler.frontend.adapt import Feed
 from optfuse.compiler.frontend.mask_writes import choose_by_masks
 from optfuse.compiler.frontend.passes.attention import keep_attention_whole, simplify_attention_masks
+from optfuse.compiler.frontend.passes.attention_weights import drop_attention_weights
 from optfuse.compiler.frontend.passes.bags import sum_bags
 from optfuse.compiler.frontend.passes.epilogues import fuse_activations
 from optfuse.compiler.frontend.passes.inference_regions import leave_inference_mode
@@ -21,7 +22,14 @@ from optfuse.compiler.frontend.product_gradients import scan_product_gradients
 from optfuse.compiler.frontend.torch_bridge import records_gradients, tree_leaves
 
 #: What needs nothing but the graph, in this order.
-_REWRITES = (sum_bags, choose_by_masks, norm_channels, interpolate_by_dimensions, scan_product_gradients)
+_REWRITES = (
+    drop_attention_weights,
+    sum_bags,
+    choose_by_masks,
+    norm_channels,
+    interpolate_by_dimensions,
+    scan_product_gradients,
+)
 
 
 def recognized(graph: GraphModule, inputs: Sequence[Any], feeds: Sequence[Feed]) -> GraphModule:

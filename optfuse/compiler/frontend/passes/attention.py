@@ -11,8 +11,8 @@ from torch.fx import GraphModule, Node
 from optfuse.compiler.frontend.attention import attend
 from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
 from optfuse.compiler.frontend.passes.index_values import Patterns, pattern_meaning
-from optfuse.compiler.frontend.passes.rewrite import copied, is_impure
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name, shares_memory
+from optfuse.compiler.frontend.passes.rewrite import copied, stays
+from optfuse.compiler.frontend.torch_bridge import is_mutating, operator_name, shares_memory
 
 _ATTENTION = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
 _MASK = 3  # position among (query, key, value, attn_mask, dropout_p, is_causal)
@@ -43,7 +43,7 @@ def simplify_attention_masks(graph: GraphModule, known: Mapping[str, torch.Tenso
             meaning[mask] = mask_meaning(evaluator.value(mask)) if known_here else pattern_meaning(patterns.of(mask))
         if meaning[mask] is not None:
             _set_mask(node, causal=meaning[mask] == "causal")
-    graph.graph.eliminate_dead_code(is_impure_node=_stays)
+    graph.graph.eliminate_dead_code(is_impure_node=stays)
     graph.recompile()
     return graph
 
@@ -168,8 +168,3 @@ def _set_mask(node: Node, *, causal: bool) -> None:
     elif causal:
         kwargs["is_causal"] = True
     node.args, node.kwargs = tuple(args), kwargs
-
-
-def _stays(node: Node) -> bool:
-    """Before autograd only ATen overloads without side effects may leave."""
-    return is_impure(node) or not isinstance(node.target, OpOverload)

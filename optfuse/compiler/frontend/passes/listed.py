@@ -26,6 +26,10 @@ class FrontendPass:
 
 FRONTEND_PASSES: tuple[FrontendPass, ...] = (
     FrontendPass(
+        "drop_attention_weights", "decision", "trace", "passes.attention_weights",
+        "multi-head attention whose weights nothing reads returns none, in half precision",
+    ),
+    FrontendPass(
         "recognize_attention", "decision", "trace", "passes.written_attention",
         "two products with a softmax between become one attention call in half precision",
     ),

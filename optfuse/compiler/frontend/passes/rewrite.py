@@ -93,6 +93,11 @@ def is_impure(node: Node) -> bool:
     return node.op == "call_function" and node.is_impure()
 
 
+def stays(node: Node) -> bool:
+    """Whether a node without users must stay in a graph before autograd: only pure ATen operators may leave."""
+    return is_impure(node) or not isinstance(node.target, OpOverload)
+
+
 def retargeted(graph: GraphModule, functions: Mapping[Any, Callable[..., Any]]) -> GraphModule:
     """A copy that calls other functions, of the same arguments, in place of some; the graph itself if it calls none."""
     if not any(node.target in functions for node in graph.graph.nodes):

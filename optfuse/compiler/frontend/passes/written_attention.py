@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from optfuse.compiler.frontend.passes.evaluate import node_value
-from optfuse.compiler.frontend.passes.rewrite import copied, fake
+from optfuse.compiler.frontend.passes.rewrite import copied, fake, stays
 from optfuse.compiler.frontend.passes.scores_mask import ScoresMask, put, shape_of
 from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating, operator_name, shares_memory
 from optfuse.compiler.frontend.torch_sizes import broadcasts_to
@@ -97,6 +97,7 @@ def recognize_attention(graph: GraphModule) -> GraphModule:
     if not any(_kind(node) == "softmax" for node in graph.graph.nodes):
         return graph
     result = copied(graph)
+    result.graph.eliminate_dead_code(is_impure_node=stays)  # such as a mean of weights that nobody reads
     nodes = list(result.graph.nodes)
     for node in nodes:
         node.meta = {**node.meta, "val": node_value(node)}
