@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optfuse.compiler.frontend.captured import Captured
 from optfuse.compiler.frontend.fake_weights import fake_parameters
-from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.inference import capture
+from optfuse.compiler.frontend.tracing.training import capture_training
 from optfuse.compiler.frontend.zoo import ModelFile, Size, known_size, load_model_file
 from optfuse.compiler.ir.nodes import LibraryCall
 from optfuse.compiler.stages import fusion_problem

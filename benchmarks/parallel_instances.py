@@ -19,9 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from optfuse.compiler.frontend.aot import as_traced
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
 from optfuse.compiler.frontend.dynamo_backend import make_backend
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.serialize import save_instance

@@ -26,11 +26,11 @@ time.monotonic = time.process_time  # before anything of optfuse or ortools look
 
 from optfuse.compiler import stages  # noqa: E402
 from optfuse.compiler.frontend import passes  # noqa: E402
-from optfuse.compiler.frontend.captured import Captured  # noqa: E402
 from optfuse.compiler.frontend.fake_weights import fake_parameters  # noqa: E402
-from optfuse.compiler.frontend.inference import capture  # noqa: E402
+from optfuse.compiler.frontend.graph.captured import Captured  # noqa: E402
 from optfuse.compiler.frontend.passes.listed import FRONTEND_PASSES, FrontendPass  # noqa: E402
-from optfuse.compiler.frontend.training import capture_training  # noqa: E402
+from optfuse.compiler.frontend.tracing.inference import capture  # noqa: E402
+from optfuse.compiler.frontend.tracing.training import capture_training  # noqa: E402
 from optfuse.compiler.frontend.zoo import Size, load_model_file  # noqa: E402
 from optfuse.compiler.simplify.pass_list import PASSES  # noqa: E402
 from optfuse.solver.control.options import SolveOptions  # noqa: E402

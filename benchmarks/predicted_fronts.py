@@ -29,9 +29,9 @@ def measure(model: str, asked: str, budgets: Sequence[float], device: str, add: 
     """Add the rows of a model."""
     import torch._functorch.config as config
 
+    from optfuse.compiler.frontend.aot_autograd.joint import JointStep
     from optfuse.compiler.frontend.fake_weights import fake_parameters
-    from optfuse.compiler.frontend.joint import JointStep
-    from optfuse.compiler.frontend.training import capture_step
+    from optfuse.compiler.frontend.tracing.training import capture_step
     from optfuse.compiler.frontend.zoo import known_size, load_model_file
     from optfuse.errors import InfeasibleError
     from optfuse.schedule.proposals import price

@@ -11,10 +11,10 @@ from torch.export import ExportedProgram
 
 from optfuse.cache import Cache
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.frontend.joint import JointStep
-from optfuse.compiler.frontend.training import capture_step, capture_training
+from optfuse.compiler.frontend.aot_autograd.joint import JointStep
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.inference import capture
+from optfuse.compiler.frontend.tracing.training import capture_step, capture_training
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import CaptureError, InvalidOptionError
 from optfuse.problem.device_files import load_device

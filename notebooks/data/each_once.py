@@ -10,8 +10,8 @@ from pathlib import Path
 
 from optfuse.compiler.codegen.library_calls import takes_out
 from optfuse.compiler.extract.extraction import extract
-from optfuse.compiler.frontend.captured import donated_inputs
-from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.graph.captured import donated_inputs
+from optfuse.compiler.frontend.tracing.training import capture_training
 from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.compiler.simplify.split_reductions import split_reductions
 from optfuse.compiler.stages import lowered

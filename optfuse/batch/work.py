@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from optfuse.batch.folders import graph_folder, plan_folder, whole_folder
 from optfuse.batch.plan import CaptureTask, SolveTask, Task
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.frontend.graphnet import load_sample
-from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.tracing.inference import capture
+from optfuse.compiler.frontend.tracing.training import capture_training
 from optfuse.compiler.frontend.zoo import ModelFile, load_model_file
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.stages import fusion_problem

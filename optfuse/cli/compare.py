@@ -14,7 +14,7 @@ from optfuse.cli.output import MIB, US, print_json, print_table, quiet_stdout, s
 from optfuse.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from optfuse.compiler.frontend.captured import Captured
+    from optfuse.compiler.frontend.graph.captured import Captured
     from optfuse.compiler.frontend.zoo import Size
     from optfuse.inductor.compare import Comparison
     from optfuse.solver.control.options import SolveOptions
@@ -63,8 +63,8 @@ def _times_kernels() -> bool:
 
 
 def _graphs(path: Path, train: bool, size: Size) -> tuple[Captured, ...]:
-    from optfuse.compiler.frontend.inference import capture
-    from optfuse.compiler.frontend.training import capture_training
+    from optfuse.compiler.frontend.tracing.inference import capture
+    from optfuse.compiler.frontend.tracing.training import capture_training
     from optfuse.compiler.frontend.zoo import load_model_file
 
     entry = load_model_file(path)

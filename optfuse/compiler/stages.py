@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from optfuse.compiler.codegen.library_calls import takes_out
 from optfuse.compiler.extract.extraction import Extraction, extract
-from optfuse.compiler.frontend.captured import Captured, donated_inputs, shared_memory
+from optfuse.compiler.frontend.graph.captured import Captured, donated_inputs, shared_memory
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.lower import lower

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.operators import named_overload
-from optfuse.compiler.frontend.torch_bridge import OpOverload
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.operators.plan_operators import named_overload
+from optfuse.compiler.frontend.torch_internals.torch_bridge import OpOverload
 from optfuse.compiler.ir.devices import HOST, main_device
 from optfuse.errors import InductorError, PlanError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.inductor.graph_record import graph_record
 from optfuse.inductor.groups import Groups, groups_from_json
 from optfuse.inductor.impose import Imposed, imposed

@@ -19,7 +19,7 @@ from operator import eq
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from optfuse.compiler.frontend.torch_bridge import storage_place
+from optfuse.compiler.frontend.torch_internals.torch_bridge import storage_place
 from optfuse.runtime.recording import Recording
 
 #: Callers that are remembered: the layers of a deep model.

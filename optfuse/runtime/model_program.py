@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.calling import Feed, checked_leaves, feed_of
-from optfuse.compiler.frontend.captured import CallSpec, InputSource
-from optfuse.compiler.frontend.torch_bridge import tree_unflatten
+from optfuse.compiler.frontend.calls.calling import Feed, checked_leaves, feed_of
+from optfuse.compiler.frontend.graph.captured import CallSpec, InputSource
+from optfuse.compiler.frontend.torch_internals.torch_bridge import tree_unflatten
 from optfuse.errors import PlanError
 from optfuse.runtime.graph_choice import Choice, Interest, choice_under
 from optfuse.runtime.graph_statistics import GraphStatistics

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from optfuse.compiler.frontend.torch_bridge import copy_all, tree_leaves
+from optfuse.compiler.frontend.torch_internals.torch_bridge import copy_all, tree_leaves
 from optfuse.errors import PlanError
 from optfuse.runtime.clocks import Mark
 from optfuse.runtime.program import Apart, Value

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.torch_bridge import copy_all, storage_handle, storage_users
+from optfuse.compiler.frontend.torch_internals.torch_bridge import copy_all, storage_handle, storage_users
 from optfuse.runtime.program import Value
 from optfuse.runtime.recorder import Step, like, once
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.training import train_module
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import PlanError
 from optfuse.runtime.arena import Arena, results_of_process

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import JointStep
-from optfuse.compiler.frontend.training import capture_step
+from optfuse.compiler.frontend.aot_autograd.joint import JointStep
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.training import capture_step
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
 from optfuse.problem.solution import Solution

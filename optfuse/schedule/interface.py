@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from optfuse.compiler.frontend.captured import CallSpec, Captured, InputSource
-from optfuse.compiler.frontend.structure import structure_from_json, structure_to_json
+from optfuse.compiler.frontend.calls.structure import structure_from_json, structure_to_json
+from optfuse.compiler.frontend.graph.captured import CallSpec, Captured, InputSource
 from optfuse.errors import PlanError
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from optfuse.compiler.codegen.library_calls import takes_out
 from optfuse.compiler.extract.extraction import Extraction, extract
-from optfuse.compiler.frontend.operators import require_named
+from optfuse.compiler.frontend.operators.plan_operators import require_named
 from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.simplify.decisions import UNRECORDED, Decision, decisions_from_json, decisions_to_json, of_graph
@@ -83,7 +83,8 @@ def save_problem(extraction: Extraction, interface: Interface, folder: Path) -> 
 def load_problem(folder: Path, operators: Collection[str] = ()) -> Extraction:
     """Read graph.json, extract its fusion problem again, and compare it with instance.json.
 
-    ``operators``: namespaces whose operators the graph may call beside torch's own (``compiler.frontend.operators``).
+    ``operators``: namespaces whose operators the graph may call beside torch's own
+    (``compiler.frontend.operators.plan_operators``).
     A folder of an earlier version has no decisions.json: what was decided is UNRECORDED, but for what the graph shows.
 
     Raises:

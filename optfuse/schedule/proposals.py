@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from torch.fx import Node
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, joint_names
-from optfuse.compiler.frontend.kept_values import held_memory
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, joint_names
+from optfuse.compiler.frontend.aot_autograd.kept_values import held_memory
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.lower.origin import origin_of
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InfeasibleError

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.instance import Instance

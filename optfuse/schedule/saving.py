@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from optfuse.compiler.frontend.joint import Choice, JointStep
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep
 from optfuse.errors import InfeasibleError, InvalidOptionError
 from optfuse.problem.cost import MIB
 from optfuse.schedule.proposals import Priced, price

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, JointStep, joint_names, results_alone
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep, joint_names, results_alone
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
 from optfuse.problem.device_files import load_device

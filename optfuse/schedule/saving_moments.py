@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured, donated_inputs
-from optfuse.compiler.frontend.joint import JointStep, joint_names
-from optfuse.compiler.frontend.torch_bridge import is_tangent
+from optfuse.compiler.frontend.aot_autograd.joint import JointStep, joint_names
+from optfuse.compiler.frontend.graph.captured import Captured, donated_inputs
+from optfuse.compiler.frontend.torch_internals.torch_bridge import is_tangent
 from optfuse.problem.instance import Instance
 from optfuse.schedule.saving_problem import joint_origins
 from optfuse.solver.joint.peak_bound import Live, least_live

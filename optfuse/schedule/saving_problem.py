@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import JointStep, joint_names
-from optfuse.compiler.frontend.kept_values import held_memory
+from optfuse.compiler.frontend.aot_autograd.joint import JointStep, joint_names
+from optfuse.compiler.frontend.aot_autograd.kept_values import held_memory
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.instance import Device

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from optfuse.compiler.codegen.tiles import TileConfig
-    from optfuse.compiler.frontend.training import TrainingCapture
+    from optfuse.compiler.frontend.tracing.training import TrainingCapture
     from optfuse.schedule.interface import Interface
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, joint_names
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, joint_names
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.problem.solution import Solution
 from optfuse.schedule.library_buffers import library_buffers
 from optfuse.schedule.saving_problem import SavingProblem

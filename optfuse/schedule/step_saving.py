@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from optfuse.compiler.frontend.joint import Choice
+from optfuse.compiler.frontend.aot_autograd.joint import Choice
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.control.progress import relative_gap
 
@@ -53,7 +53,7 @@ class StepSaving:
 
     Attributes:
         chosen, proposals: The one that was taken, and all that were priced, in order.
-        choice: What ``frontend.joint`` splits the step by; None is torch's minimum cut.
+        choice: What ``frontend.aot_autograd.joint`` splits the step by; None is torch's minimum cut.
         saved: Names of the graph's nodes whose values are kept in memory for the backward graph.
         bound: No choice of what to save, fused in any way, takes fewer picoseconds within the cap. Where the model
             checkpoints regions: of what they leave open.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optfuse.compiler.frontend.joint import Choice, JointStep
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
 from optfuse.problem.device_files import load_device

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch._logging._internal import getArtifactLogger, trace_structured
 
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.problem.serialize import instance_to_json
 from optfuse.schedule.scheduled import ScheduledGraph
 

@@ -14,11 +14,11 @@ import torch
 from torch._inductor import list_options
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.buckets import checked_buckets
+from optfuse.compiler.frontend.aot_autograd.kept_code import torch_keeps
+from optfuse.compiler.frontend.calls.random_numbers import drawn_numbers, with_random_numbers
 from optfuse.compiler.frontend.dynamo_backend import make_backend
-from optfuse.compiler.frontend.function_modes import outside_function_modes
-from optfuse.compiler.frontend.kept_code import torch_keeps
-from optfuse.compiler.frontend.random_numbers import drawn_numbers, with_random_numbers
+from optfuse.compiler.frontend.sizes.buckets import checked_buckets
+from optfuse.compiler.frontend.torch_internals.function_modes import outside_function_modes
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.problem.rules import rules_from_plain
@@ -64,11 +64,12 @@ def backend(
             schedule of ``optfuse.optimize(..., dynamic=...)`` whose one size changes, by which each call's size has the
             plan of its region (else a range's plan is that of the first size); ``buckets``: sizes that
             changing ones are filled up to, such as ``{0: (8, 16, 32)}`` for a batch of rows that do not depend on each
-            other, see ``compiler.frontend.buckets``; ``checkpoint_price``: whether regions that the model hands to
+            other, see ``frontend.sizes.buckets``; ``checkpoint_price``: whether regions that the model hands to
             ``torch.utils.checkpoint`` are priced (False by default: it takes as long as scheduling the step twice),
             which is logged and kept in ``compiled_graphs()``; ``cache``: whether solutions and compiled graphs are
-            kept between processes (True by default), see ``schedule.solve_once`` and ``compiler.frontend.kept_code``;
-            and ``strict``: whether a defect of optfuse is raised (False by default, True under ``OPTFUSE_STRICT=1``).
+            kept between processes (True by default), see ``schedule.solve_once`` and
+            ``frontend.aot_autograd.kept_code``; and ``strict``: whether a defect of optfuse is raised (False by
+            default, True under ``OPTFUSE_STRICT=1``).
             Else the graph that met it runs as it was traced, which is said, with the traceback, and counted. ``rules``
             may be rules, a table as in a TOML file, or the path of one. A rule that matches no op of a graph is logged
             and kept in the record: torch.compile may still bring the graph that it is meant for.

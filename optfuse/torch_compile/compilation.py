@@ -14,12 +14,12 @@ import torch
 
 from optfuse.api import Schedule, schedule_graph
 from optfuse.cache import Cache
-from optfuse.compiler.frontend.aot import as_traced
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, JointStep
-from optfuse.compiler.frontend.kept_code import Keeping
-from optfuse.compiler.frontend.slices import refuse_other_shape
-from optfuse.compiler.frontend.torch_bridge import aot_compile, tree_leaves
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep
+from optfuse.compiler.frontend.aot_autograd.kept_code import Keeping
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.operators.slices import refuse_other_shape
+from optfuse.compiler.frontend.torch_internals.torch_bridge import aot_compile, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Interval
 from optfuse.compiler.ir.sizes import is_data_size

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from optfuse.compiler.frontend.captured import InputSource
-from optfuse.compiler.frontend.kept_code import Keeping
+from optfuse.compiler.frontend.aot_autograd.kept_code import Keeping
+from optfuse.compiler.frontend.graph.captured import InputSource
 from optfuse.compiler.ir.collectives import communicates
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, Op
 from optfuse.compiler.ops.opaque_operators import NAMESPACE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.tracing.training import capture_training
 from optfuse.compiler.frontend.zoo import load_model_file
 from optfuse.compiler.stages import fusion_problem
 from optfuse.inductor.compare import compare, inductor_answer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from optfuse.compiler.extract.extraction import Extraction
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.stages import fusion_problem
 
 #: What TorchInductor makes of ``Small``: the norm reads its input once and writes its result once; the matmul is a

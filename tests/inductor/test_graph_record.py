@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.errors import InductorError
 from optfuse.inductor.graph_record import UPDATE, graph_record, origin_of, read_graph
 from tests.inductor.models import small

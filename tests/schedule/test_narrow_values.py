@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import optfuse
-from optfuse.compiler.frontend.aot import Program, as_traced
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.joint import Choice, JointStep
-from optfuse.compiler.frontend.training import capture_step, train_module
+from optfuse.compiler.frontend.aot_autograd.aot import Program, as_traced
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.training import capture_step, train_module
 from optfuse.compiler.stages import fusion_problem
 from optfuse.problem.cost import MIB
 from optfuse.problem.device_files import load_device

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import optfuse
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep
 from optfuse.compiler.frontend.dynamo_backend import make_backend
-from optfuse.compiler.frontend.joint import Choice, JointStep
-from optfuse.compiler.frontend.training import capture_step
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.training import capture_step
 from optfuse.errors import CaptureError, InfeasibleError, InvalidOptionError
 from optfuse.problem.device_files import load_device
 from optfuse.schedule.checkpoint_price import CheckpointPrice

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend import captured
+from optfuse.compiler.frontend.aot_autograd.joint import Choice, JointStep
 from optfuse.compiler.frontend.fake_weights import fake_parameters
-from optfuse.compiler.frontend.joint import Choice, JointStep
-from optfuse.compiler.frontend.training import capture_step
+from optfuse.compiler.frontend.graph import captured
+from optfuse.compiler.frontend.tracing.training import capture_step
 from optfuse.schedule.step_search import StepSearch
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.saving import choose_saving

@@ -15,7 +15,7 @@ from torch.utils import _pytree
 
 import optfuse
 from optfuse.compiler.codegen.python_text import comment, docstring
-from optfuse.compiler.frontend.operators import named_overload
+from optfuse.compiler.frontend.operators.plan_operators import named_overload
 from optfuse.errors import OptfuseError, PlanError
 from optfuse.runtime.environment import mode
 from optfuse.schedule.plan import PLAN_VERSION

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.buckets import checked_buckets
+from optfuse.compiler.frontend.sizes.buckets import checked_buckets
 from optfuse.errors import InvalidOptionError
 
 BUCKETS = {0: (4, 8, 16)}
@@ -19,7 +19,7 @@ class Recorded:
     """``torch.compile`` with buckets; ``sizes`` has the first dimensions that reach the graph's function."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from optfuse.compiler.frontend import by_size
+        from optfuse.compiler.frontend.sizes import by_size
 
         self.sizes: list[int] = []
         called = by_size.BySize.__call__

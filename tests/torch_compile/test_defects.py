@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import optfuse
-from optfuse.compiler.frontend import aot, split_step
+from optfuse.compiler.frontend.aot_autograd import aot, split_step
 from optfuse.runtime.environment import mode
 from optfuse.torch_compile import compilation as module
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import optfuse
-from optfuse.compiler.frontend.float_tensors import floats_as_tensors
+from optfuse.compiler.frontend.sizes.float_tensors import floats_as_tensors
 from tests.torch_compile.test_torch_compile import Compiler, compiled, fresh_dynamo
 
 __all__ = ["compiled", "fresh_dynamo"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from optfuse.compiler.frontend import foreach
+from optfuse.compiler.frontend.operators import foreach
 from tests.torch_compile.test_torch_compile import Compiler, compiled
 
 __all__ = ["compiled"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from optfuse.compiler.frontend.transform_state import modes_restored_on_error
+from optfuse.compiler.frontend.torch_internals.transform_state import modes_restored_on_error
 from optfuse.runtime.environment import mode
 from optfuse.torch_compile.backend import backend
 from tests.torch_compile.fuzz_inputs import Argument, Memory

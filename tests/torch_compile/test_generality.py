@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.aliased_outputs import overlapping
+from optfuse.compiler.frontend.calls.aliased_outputs import overlapping
 from optfuse.runtime.environment import mode
 from tests.torch_compile.test_torch_compile import Compiler, planned
 

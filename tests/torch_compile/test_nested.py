@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from optfuse.compiler.frontend.nested import has_nested
+from optfuse.compiler.frontend.parts.nested import has_nested
 from optfuse.runtime.environment import mode
 from tests.torch_compile.test_torch_compile import OPTIONS, Compiler, compiled, fresh_dynamo, planned
 

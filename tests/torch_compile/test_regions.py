@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
-from optfuse.compiler.frontend import by_size
+from optfuse.compiler.frontend.sizes import by_size
 from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.errors import InvalidOptionError
 from optfuse.solver.size_regions import SizeRange, SizeRegions

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import optfuse
-from optfuse.compiler.frontend.by_size import GROUP, BySize
-from optfuse.compiler.frontend.size_range import OneSizeError, Ranged
-from optfuse.compiler.frontend.size_reader import SizeReader
-from optfuse.compiler.frontend.torch_bridge import compile_lock
+from optfuse.compiler.frontend.sizes.by_size import GROUP, BySize
+from optfuse.compiler.frontend.sizes.size_range import OneSizeError, Ranged
+from optfuse.compiler.frontend.sizes.size_reader import SizeReader
+from optfuse.compiler.frontend.torch_internals.torch_bridge import compile_lock
 from optfuse.compiler.ir.size_decisions import Decisions
 from tests.torch_compile.test_torch_compile import Compiler, compiled, planned
 

@@ -11,9 +11,9 @@ import sympy
 import torch
 from torch import Tensor
 
-from optfuse.compiler.frontend.by_size import BySize
-from optfuse.compiler.frontend.shared_arguments import shared_memory
-from optfuse.compiler.frontend.size_reader import SizeReader
+from optfuse.compiler.frontend.calls.shared_arguments import shared_memory
+from optfuse.compiler.frontend.sizes.by_size import BySize
+from optfuse.compiler.frontend.sizes.size_reader import SizeReader
 from tests.strategies import share
 from tests.torch_compile.test_ranges import schedules
 from tests.torch_compile.test_torch_compile import Compiler, compiled

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.adapt import Feed
-from optfuse.compiler.frontend.aot import (
+from optfuse.compiler.frontend.aot_autograd.adapt import Feed
+from optfuse.compiler.frontend.aot_autograd.aot import (
     CompileGraph,
     Leave,
     Survive,
@@ -20,19 +20,19 @@ from optfuse.compiler.frontend.aot import (
     compile_or_pass,
     compile_unscheduled,
 )
-from optfuse.compiler.frontend.buckets import BucketSizes, in_buckets_or_not
-from optfuse.compiler.frontend.by_size import at_any_size
-from optfuse.compiler.frontend.captured import Captured, InputSource
-from optfuse.compiler.frontend.convention import Program
-from optfuse.compiler.frontend.data_parts import cut_nodes, in_parts
-from optfuse.compiler.frontend.joint import Chooser
-from optfuse.compiler.frontend.kept_code import Keeping
-from optfuse.compiler.frontend.nested import has_nested, of_dense_tensors
-from optfuse.compiler.frontend.shared_arguments import reads_offsets, shared_memory
-from optfuse.compiler.frontend.size_range import Ranged, checked_range
-from optfuse.compiler.frontend.size_reader import size_reader
-from optfuse.compiler.frontend.tensor_numbers import with_items
-from optfuse.compiler.frontend.torch_bridge import RestartAnalysis, tree_leaves
+from optfuse.compiler.frontend.aot_autograd.joint import Chooser
+from optfuse.compiler.frontend.aot_autograd.kept_code import Keeping
+from optfuse.compiler.frontend.calls.convention import Program
+from optfuse.compiler.frontend.calls.shared_arguments import reads_offsets, shared_memory
+from optfuse.compiler.frontend.graph.captured import Captured, InputSource
+from optfuse.compiler.frontend.parts.data_parts import cut_nodes, in_parts
+from optfuse.compiler.frontend.parts.nested import has_nested, of_dense_tensors
+from optfuse.compiler.frontend.sizes.buckets import BucketSizes, in_buckets_or_not
+from optfuse.compiler.frontend.sizes.by_size import at_any_size
+from optfuse.compiler.frontend.sizes.size_range import Ranged, checked_range
+from optfuse.compiler.frontend.sizes.size_reader import size_reader
+from optfuse.compiler.frontend.sizes.tensor_numbers import with_items
+from optfuse.compiler.frontend.torch_internals.torch_bridge import RestartAnalysis, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.errors import CaptureError
 
@@ -76,7 +76,7 @@ def make_backend(
     Graphs are named ``compiled0.forward``, ``compiled1.inference`` and so on, in order of tracing;
     ``compiled0[s77=5].forward`` is one at a size. ``leave``, ``survive``, ``choose``: see ``compile_flat``. ``keep``:
     how graphs without symbolic sizes are kept between processes, by their name and where their inputs come from.
-    ``buckets``: see ``frontend.buckets``; ``plan_size``: see ``BySize``.
+    ``buckets``: see ``frontend.sizes.buckets``; ``plan_size``: see ``BySize``.
     """
     numbers = count()
     backend = _Backend(

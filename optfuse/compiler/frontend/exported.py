@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from optfuse.compiler.frontend.torch_sizes import expression_of, is_symbolic
+from optfuse.compiler.frontend.torch_internals.torch_sizes import expression_of, is_symbolic
 from optfuse.errors import InvalidOptionError
 
 #: A size without a bound is priced up to so many times the example's.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.frontend.training import train_module
+from optfuse.compiler.frontend.tracing.inference import capture
+from optfuse.compiler.frontend.tracing.training import train_module
 from optfuse.compiler.stages import loop_graph
 from optfuse.errors import InductorError, PlanError
 from optfuse.inductor.compare import inductor_answer
@@ -29,7 +29,7 @@ from optfuse.schedule.interface import interface_of
 
 if TYPE_CHECKING:
     from optfuse.api import Schedule, TrainingSchedule
-    from optfuse.compiler.frontend.captured import Captured
+    from optfuse.compiler.frontend.graph.captured import Captured
     from optfuse.problem.solution import Solution
 
 #: Which partition is imposed on Inductor for a schedule's graph; None: Inductor chooses.

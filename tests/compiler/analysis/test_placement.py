@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from optfuse.compiler.analysis.iteration_orders import Cover, Piece, in_order
 from optfuse.compiler.analysis.mixed_radix import Digit
 from optfuse.compiler.extract.extraction import extract
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.stages import lowered
 from optfuse.problem.device_files import load_device
 from tests.oracle.judging import Function

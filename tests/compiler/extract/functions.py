@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.ir.nodes import LoopGraph
 from optfuse.compiler.stages import lowered
 

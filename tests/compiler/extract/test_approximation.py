@@ -3,7 +3,7 @@
 import torch
 
 from optfuse.compiler.extract.approximation import may_approximate
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.lower import lower
 
 

@@ -11,7 +11,7 @@ import torch
 
 import optfuse
 from optfuse.compiler.frontend import Captured, apply_mutations, capture, gather_inputs, own_tensors, restore_outputs
-from optfuse.compiler.frontend.torch_bridge import tree_flatten
+from optfuse.compiler.frontend.torch_internals.torch_bridge import tree_flatten
 
 
 def run_graph(captured: Captured) -> Callable[[Sequence[torch.Tensor]], Sequence[Any]]:

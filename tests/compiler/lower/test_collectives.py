@@ -13,8 +13,8 @@ from optfuse.compiler.analysis.link_time import collective_ps, transfer_ps
 from optfuse.compiler.codegen.host_program import MemoryLayout, host_program
 from optfuse.compiler.codegen.module import emit_module
 from optfuse.compiler.extract.extraction import Extraction, extract
-from optfuse.compiler.frontend.passes.evaluate import constant_nodes
-from optfuse.compiler.frontend.passes.rewrite import is_impure
+from optfuse.compiler.frontend.graph.evaluate import constant_nodes
+from optfuse.compiler.frontend.graph.rewrite import is_impure
 from optfuse.compiler.ir.collectives import is_start, never_waited_for
 from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph, View, views

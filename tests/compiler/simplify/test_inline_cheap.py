@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from optfuse.compiler.extract.extraction import extract
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import LoopGraph, LoopNest
 from optfuse.compiler.ir.verify_graph import verify

@@ -9,7 +9,7 @@ from torch import nn
 
 from optfuse import optimize
 from optfuse.compiler.extract.extraction import Extraction, extract
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.ir.alternatives import first_alternatives, variants_of, written_by
 from optfuse.compiler.ir.nodes import LoopGraph
 from optfuse.compiler.ir.verify_graph import verify

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import optfuse
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.ir.nodes import LoopGraph, LoopNest
 from optfuse.compiler.ir.verify_graph import verify
 from optfuse.compiler.simplify.join_isolated import join_isolated

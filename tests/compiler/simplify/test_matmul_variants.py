@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from optfuse.api import optimize
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.ir.alternatives import variants_of
 from optfuse.compiler.ir.graph_json import graph_from_json, graph_to_json
 from optfuse.compiler.ir.interpreter import interpret

@@ -2,7 +2,7 @@
 
 import torch
 
-from optfuse.compiler.frontend.inference import capture
+from optfuse.compiler.frontend.tracing.inference import capture
 from optfuse.compiler.ir.interpreter import interpret
 from optfuse.compiler.ir.nodes import Call, LoopNest
 from optfuse.compiler.lower import lower

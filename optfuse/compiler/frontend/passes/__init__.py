@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.frontend.passes.cached_attention import split_cached_attention
 from optfuse.compiler.frontend.passes.collectives import coalesce_collectives, join_reductions, reduce_in_place
 from optfuse.compiler.frontend.passes.complex_numbers import compute_parts

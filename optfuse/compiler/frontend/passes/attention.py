@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.attention import attend
-from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
-from optfuse.compiler.frontend.passes.index_values import Patterns, pattern_meaning
-from optfuse.compiler.frontend.passes.rewrite import copied, stays
-from optfuse.compiler.frontend.torch_bridge import is_mutating, operator_name, shares_memory
+from optfuse.compiler.frontend.graph.evaluate import Evaluator, constant_nodes
+from optfuse.compiler.frontend.graph.index_values import Patterns, pattern_meaning
+from optfuse.compiler.frontend.graph.rewrite import copied, stays
+from optfuse.compiler.frontend.operators.attention import attend
+from optfuse.compiler.frontend.torch_internals.torch_bridge import is_mutating, operator_name, shares_memory
 
 _ATTENTION = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
 _MASK = 3  # position among (query, key, value, attn_mask, dropout_p, is_causal)

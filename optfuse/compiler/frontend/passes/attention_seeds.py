@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.passes.rewrite import fake, insert
+from optfuse.compiler.frontend.graph.rewrite import fake, insert
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.evaluate import node_value
-from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.graph.evaluate import node_value
+from optfuse.compiler.frontend.graph.rewrite import copied
 
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _ARGUMENTS = inspect.signature(F.multi_head_attention_forward)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, insert, swap
 
 aten = torch.ops.aten
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, is_random
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import OpOverload, is_mutating, is_random
 from optfuse.compiler.ir.collectives import WAIT
 
 aten = torch.ops.aten

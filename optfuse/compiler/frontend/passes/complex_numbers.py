@@ -10,10 +10,10 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import BY_PLACE, VIEWS, copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY
-from optfuse.compiler.frontend.torch_sizes import hint_of, same_numbers
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import BY_PLACE, VIEWS, copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.torch_internals.torch_sizes import hint_of, same_numbers
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
-from optfuse.compiler.frontend.passes.rewrite import (
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.evaluate import Evaluator, constant_nodes
+from optfuse.compiler.frontend.graph.rewrite import (
     VIEWS,
     copied,
     escaping,
@@ -20,7 +20,7 @@ from optfuse.compiler.frontend.passes.rewrite import (
     with_constant,
     with_graph,
 )
-from optfuse.compiler.frontend.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY
 
 aten = torch.ops.aten
 

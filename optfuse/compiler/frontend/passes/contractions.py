@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import copied, insert, sized, swap, with_graph
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, insert, sized, swap, with_graph
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

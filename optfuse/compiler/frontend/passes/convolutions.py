@@ -15,15 +15,15 @@ import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.convolution_shapes import (
+from optfuse.compiler.frontend.convolution_forms.convolution_shapes import (
     TENSOR_CORE_CHANNELS,
     ConvolutionShape,
     arguments_of,
     call_before,
     convolution_shape,
 )
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, swap, with_graph
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, swap, with_graph
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

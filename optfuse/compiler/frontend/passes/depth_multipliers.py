@@ -11,15 +11,15 @@ from operator import getitem
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.convolution_shapes import (
+from optfuse.compiler.frontend.convolution_forms.convolution_shapes import (
     ConvolutionShape,
     arguments_of,
     call_before,
     convolution_shape,
 )
-from optfuse.compiler.frontend.passes.rewrite import copied, swap, with_graph
-from optfuse.compiler.frontend.torch_fakes import fake_strided
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_fakes import fake_strided
 
 aten = torch.ops.aten
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.rewrite import fake, insert, swap
-from optfuse.compiler.frontend.torch_bridge import is_tangent
-from optfuse.compiler.frontend.torch_sizes import is_symbolic
+from optfuse.compiler.frontend.graph.rewrite import fake, insert, swap
+from optfuse.compiler.frontend.torch_internals.torch_bridge import is_tangent
+from optfuse.compiler.frontend.torch_internals.torch_sizes import is_symbolic
 from optfuse.compiler.ops import registered  # noqa: F401 - registers the operators
 
 aten = torch.ops.aten

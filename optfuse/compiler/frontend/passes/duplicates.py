@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import copied, escaping, is_impure, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import is_random
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, escaping, is_impure, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import is_random
 
 
 def merge_duplicates(captured: Captured) -> Captured:

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from optfuse.compiler.frontend.torch_bridge import returns_of
+from optfuse.compiler.frontend.torch_internals.torch_bridge import returns_of
 
 
 def drop_effect_tokens(graph: GraphModule) -> frozenset[Node]:

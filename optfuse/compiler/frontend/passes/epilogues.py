@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.passes.evaluate import node_value
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied
-from optfuse.compiler.frontend.patches import lie_side_by_side
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating
-from optfuse.compiler.frontend.torch_sizes import is_symbolic, same_numbers
+from optfuse.compiler.frontend.convolution_forms.patches import lie_side_by_side
+from optfuse.compiler.frontend.graph.evaluate import node_value
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, copied
+from optfuse.compiler.frontend.torch_internals.torch_bridge import OpOverload, is_mutating
+from optfuse.compiler.frontend.torch_internals.torch_sizes import is_symbolic, same_numbers
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

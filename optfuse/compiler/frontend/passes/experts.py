@@ -6,9 +6,9 @@ import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import OpOverload
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import OpOverload
 
 aten = torch.ops.aten
 

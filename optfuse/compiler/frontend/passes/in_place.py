@@ -13,11 +13,11 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.flat import same_form
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, with_graph
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, operator_name
-from optfuse.compiler.frontend.torch_sizes import hint_of
+from optfuse.compiler.frontend.calls.flat import same_form
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, copied, fake, insert, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import OpOverload, is_mutating, operator_name
+from optfuse.compiler.frontend.torch_internals.torch_sizes import hint_of
 
 aten = torch.ops.aten
 

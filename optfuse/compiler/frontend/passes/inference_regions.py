@@ -8,7 +8,7 @@ import torch
 from torch.autograd import grad_mode
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.rewrite import copied
+from optfuse.compiler.frontend.graph.rewrite import copied
 
 _ENTER, _EXIT = grad_mode._enter_inference_mode, grad_mode._exit_inference_mode  # noqa: SLF001 - Dynamo's, as below
 _SET: Any = torch._C._set_grad_enabled  # noqa: SLF001

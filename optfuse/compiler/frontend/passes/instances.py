@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.passes.rewrite import retargeted
+from optfuse.compiler.frontend.graph.rewrite import retargeted
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.fx import GraphModule
 
-from optfuse.compiler.frontend.passes.rewrite import retargeted
+from optfuse.compiler.frontend.graph.rewrite import retargeted
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, copied, fake, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY
 from optfuse.compiler.ops.joint_products import JOINT_NARROW, JOINT_NARROW_ROWS, JOINT_PRODUCTS, JOINT_ROWS
 
 aten, ours = torch.ops.aten, torch.ops.optfuse

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.evaluate import Evaluator, constant_nodes
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, swap, with_constant, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY
-from optfuse.compiler.frontend.torch_sizes import is_symbolic
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.evaluate import Evaluator, constant_nodes
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, insert, swap, with_constant, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY
+from optfuse.compiler.frontend.torch_internals.torch_sizes import is_symbolic
 
 aten = torch.ops.aten
 

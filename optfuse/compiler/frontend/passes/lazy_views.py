@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, insert, swap, with_graph
-from optfuse.compiler.frontend.torch_fakes import fake_result
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, copied, insert, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_fakes import fake_result
 
 aten = torch.ops.aten
 

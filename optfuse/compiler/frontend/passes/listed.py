@@ -54,7 +54,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "linear interpolation is a weighted sum of two gathers along each dimension, whose gradient is a short sum",
     ),
     FrontendPass(
-        "choose_by_masks", "decision", "trace", "mask_writes",
+        "choose_by_masks", "decision", "trace", "operators.mask_writes",
         "elements that a mask chooses are written as a choice between old and new ones at each place",
     ),
     FrontendPass(
@@ -106,7 +106,7 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "uniform and normal draws follow from one seed a step, so that either graph can make them again",
     ),
     FrontendPass(
-        "min_cut_partition", "decision", "training", "torch_bridge",
+        "min_cut_partition", "decision", "training", "torch_internals.torch_bridge",
         "torch's minimum cut decides what the forward graph saves and what the backward graph recomputes",
     ),
     FrontendPass(
@@ -214,19 +214,19 @@ FRONTEND_PASSES: tuple[FrontendPass, ...] = (
         "arithmetic on numbers in the host's memory is done by the kernels that read its results",
     ),
     FrontendPass(
-        "choose_layouts", "decision", "layout", "layouts",
+        "choose_layouts", "decision", "layout", "layouts.layouts",
         "convolutions are channels-last, rows of matmuls whole vectors; patches and groups of pixels become matmuls",
     ),
     FrontendPass(
-        "compute_depthwise", "decision", "layout", "depthwise",
+        "compute_depthwise", "decision", "layout", "convolution_forms.depthwise",
         "depthwise convolutions over windows that libraries are slow at, and gradients of them, run in our kernels",
     ),
     FrontendPass(
-        "compute_weights", "decision", "layout", "weight_gradients",
+        "compute_weights", "decision", "layout", "convolution_forms.weight_gradients",
         "gradients of convolutions' weights that libraries are slow at run in a kernel of ours, in half precision",
     ),
     FrontendPass(
-        "align_product", "decision", "layout", "aligned_products",
+        "align_product", "decision", "layout", "layouts.aligned_products",
         "operands of products on tensor cores get zeros up to whole vectors where the library is much faster then",
     ),
     FrontendPass(

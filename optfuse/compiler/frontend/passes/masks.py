@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, insert, is_impure
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, OpOverload, is_mutating
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, insert, is_impure
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY, OpOverload, is_mutating
 
 aten = torch.ops.aten
 

@@ -10,9 +10,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, copied, fake, insert, is_loop, swap, with_graph
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_random
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, copied, fake, insert, is_loop, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY, is_random
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

@@ -14,8 +14,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.passes.rewrite import fake, insert, swap
-from optfuse.compiler.frontend.torch_sizes import same_numbers
+from optfuse.compiler.frontend.graph.rewrite import fake, insert, swap
+from optfuse.compiler.frontend.torch_internals.torch_sizes import same_numbers
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

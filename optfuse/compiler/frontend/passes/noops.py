@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.index_bounds import holds
-from optfuse.compiler.frontend.passes.rewrite import (
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.index_bounds import holds
+from optfuse.compiler.frontend.graph.rewrite import (
     BY_PLACE,
     VIEWS,
     base_of,
@@ -19,8 +19,8 @@ from optfuse.compiler.frontend.passes.rewrite import (
     swap,
     with_graph,
 )
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating
-from optfuse.compiler.frontend.torch_sizes import known_equal, same_numbers
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY, is_mutating
+from optfuse.compiler.frontend.torch_internals.torch_sizes import known_equal, same_numbers
 
 aten = torch.ops.aten
 

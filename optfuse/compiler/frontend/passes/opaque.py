@@ -12,10 +12,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.flat import replace_by_value
-from optfuse.compiler.frontend.passes.rewrite import copied, with_graph
-from optfuse.compiler.frontend.torch_bridge import (
+from optfuse.compiler.frontend.calls.flat import replace_by_value
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_bridge import (
     HigherOrderOperator,
     OpOverload,
     compiled_by_inductor,
@@ -24,8 +24,8 @@ from optfuse.compiler.frontend.torch_bridge import (
     outside_of_modes,
     tree_leaves,
 )
-from optfuse.compiler.frontend.torch_fakes import fake_result_afresh
-from optfuse.compiler.frontend.torch_sizes import has_unbacked_size, is_symbolic
+from optfuse.compiler.frontend.torch_internals.torch_fakes import fake_result_afresh
+from optfuse.compiler.frontend.torch_internals.torch_sizes import has_unbacked_size, is_symbolic
 from optfuse.compiler.ops.opaque_operators import SCAN, AssociativeScan, Body, opaque_operator
 
 #: What the arguments of a library call may be, beside tensors and lists.

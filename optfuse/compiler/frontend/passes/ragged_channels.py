@@ -14,17 +14,17 @@ import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.convolution_shapes import (
+from optfuse.compiler.frontend.convolution_forms.convolution_shapes import (
     FEW_CHANNELS,
     ConvolutionShape,
     arguments_of,
     call_before,
     convolution_shape,
 )
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, swap, with_graph
-from optfuse.compiler.frontend.patches import lie_side_by_side
-from optfuse.compiler.frontend.torch_sizes import hint_of
+from optfuse.compiler.frontend.convolution_forms.patches import lie_side_by_side
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, swap, with_graph
+from optfuse.compiler.frontend.torch_internals.torch_sizes import hint_of
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

@@ -15,8 +15,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.passes.rewrite import VIEWS, fake, sized
-from optfuse.compiler.frontend.torch_bridge import OpOverload, is_mutating, is_random, operator_name
+from optfuse.compiler.frontend.graph.rewrite import VIEWS, fake, sized
+from optfuse.compiler.frontend.torch_internals.torch_bridge import OpOverload, is_mutating, is_random, operator_name
 
 aten = torch.ops.aten
 

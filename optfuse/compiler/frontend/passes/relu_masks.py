@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.rewrite import base_of, insert, is_loop, readers, sized
-from optfuse.compiler.frontend.torch_bridge import is_random, is_tangent
-from optfuse.compiler.frontend.torch_sizes import same_numbers
+from optfuse.compiler.frontend.graph.rewrite import base_of, insert, is_loop, readers, sized
+from optfuse.compiler.frontend.torch_internals.torch_bridge import is_random, is_tangent
+from optfuse.compiler.frontend.torch_internals.torch_sizes import same_numbers
 
 aten = torch.ops.aten
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from optfuse.compiler.frontend.passes.rewrite import fake
-from optfuse.compiler.frontend.torch_fakes import fake_result_afresh
+from optfuse.compiler.frontend.graph.rewrite import fake
+from optfuse.compiler.frontend.torch_internals.torch_fakes import fake_result_afresh
 
 aten = torch.ops.aten
 

@@ -14,16 +14,16 @@ import torch
 from torch.fx import Node
 
 import optfuse.compiler.ops.registered  # noqa: F401 - has the operators of ours
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.grouped_products import mixes_groups
-from optfuse.compiler.frontend.passes.convolution_shapes import (
+from optfuse.compiler.frontend.convolution_forms.convolution_shapes import (
     ConvolutionShape,
     arguments_of,
     call_before,
     convolution_shape,
 )
+from optfuse.compiler.frontend.convolution_forms.grouped_products import mixes_groups
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import copied, swap, with_graph
 from optfuse.compiler.frontend.passes.groups import WIDEST
-from optfuse.compiler.frontend.passes.rewrite import copied, swap, with_graph
 
 aten, ours = torch.ops.aten, torch.ops.optfuse
 

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from optfuse.compiler.frontend.passes.evaluate import node_value
-from optfuse.compiler.frontend.passes.rewrite import copied, fake, stays
+from optfuse.compiler.frontend.graph.evaluate import node_value
+from optfuse.compiler.frontend.graph.rewrite import copied, fake, stays
 from optfuse.compiler.frontend.passes.scores_mask import ScoresMask, put, shape_of
-from optfuse.compiler.frontend.torch_bridge import TO_COPY, is_mutating, operator_name, shares_memory
-from optfuse.compiler.frontend.torch_sizes import broadcasts_to
+from optfuse.compiler.frontend.torch_internals.torch_bridge import TO_COPY, is_mutating, operator_name, shares_memory
+from optfuse.compiler.frontend.torch_internals.torch_sizes import broadcasts_to
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.frontend.passes.collectives import coalesce_collectives, join_reductions, reduce_in_place
 from tests.compiler.frontend.passes.graphs import operators, traced
 

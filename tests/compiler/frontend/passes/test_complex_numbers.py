@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from optfuse.compiler.frontend.graph.rewrite import VIEWS
 from optfuse.compiler.frontend.passes import normalize
 from optfuse.compiler.frontend.passes.complex_numbers import compute_parts
 from optfuse.compiler.frontend.passes.lazy_views import materialize_lazy_views
-from optfuse.compiler.frontend.passes.rewrite import VIEWS
 from tests.compiler.frontend.passes.graphs import operators, run, traced
 
 X = torch.linspace(-2, 2, 24).reshape(3, 4, 2)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from optfuse.compiler.frontend import Captured, capture
-from optfuse.compiler.frontend.aot import as_traced
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
 from optfuse.compiler.frontend.dynamo_backend import make_backend
 from tests.compiler.frontend.running import call, capture_and_compare
 

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from optfuse.compiler.extract.extraction import extract
-from optfuse.compiler.frontend.captured import Captured
+from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.frontend.passes.host_numbers import compute_host_numbers_on_device
 from optfuse.compiler.ir.nodes import LibraryCall, LoopGraph
 from optfuse.compiler.ir.verify_graph import verify

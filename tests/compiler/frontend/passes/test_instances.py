@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.tracing.inference import capture
+from optfuse.compiler.frontend.tracing.training import capture_training
 
 aten = torch.ops.aten
 

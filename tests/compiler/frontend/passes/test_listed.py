@@ -12,8 +12,8 @@ from optfuse.compiler.frontend import passes
 from optfuse.compiler.frontend.passes.listed import FRONTEND_PASSES, FrontendPass
 
 #: Public functions of the passes' modules that rewrite nothing by themselves, and modules of tools.
-NO_PASSES = {"mask_meaning", "holds", "index_bounds"}
-TOOLS = {"rewrite", "convolution_shapes", "evaluate", "index_elements", "index_values", "listed", "scores_mask"}
+NO_PASSES = {"mask_meaning"}
+TOOLS = {"listed", "scores_mask"}
 
 
 @pytest.mark.parametrize("each", FRONTEND_PASSES, ids=lambda each: each.name)

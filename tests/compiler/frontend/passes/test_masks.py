@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.inference import capture
-from optfuse.compiler.frontend.trace import trace
-from optfuse.compiler.frontend.training import capture_training
+from optfuse.compiler.frontend.tracing.inference import capture
+from optfuse.compiler.frontend.tracing.trace import trace
+from optfuse.compiler.frontend.tracing.training import capture_training
 from tests.compiler.frontend.running import capture_and_compare
 from tests.oracle.judging import check
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.aot import as_traced
-from optfuse.compiler.frontend.training import capture_training, train_module
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
+from optfuse.compiler.frontend.tracing.training import capture_training, train_module
 
 
 class Stem(nn.Module):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from optfuse.compiler.frontend import Captured
-from optfuse.compiler.frontend.aot import as_traced
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
 from optfuse.compiler.frontend.dynamo_backend import make_backend
 
 Function = Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, ...]]

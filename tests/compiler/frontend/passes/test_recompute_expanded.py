@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from optfuse.compiler.frontend.aot import as_traced
-from optfuse.compiler.frontend.training import capture_training, train_module
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
+from optfuse.compiler.frontend.tracing.training import capture_training, train_module
 
 IMAGES, WINDOWS = 64, 4
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from optfuse.compiler.frontend.aot import as_traced
-from optfuse.compiler.frontend.captured import Captured
-from optfuse.compiler.frontend.passes.rewrite import base_of
-from optfuse.compiler.frontend.training import capture_training, train_module
+from optfuse.compiler.frontend.aot_autograd.aot import as_traced
+from optfuse.compiler.frontend.graph.captured import Captured
+from optfuse.compiler.frontend.graph.rewrite import base_of
+from optfuse.compiler.frontend.tracing.training import capture_training, train_module
 
 
 class Normalized(nn.Module):

@@ -1,0 +1,1 @@
+"""How arguments get into a graph's program and results out of it."""

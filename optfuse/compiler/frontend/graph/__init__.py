@@ -1,0 +1,1 @@
+"""A captured graph as data, how it is edited, and what is known of its values."""

@@ -1,0 +1,1 @@
+"""Memory layouts that libraries are fast in."""

@@ -1,0 +1,1 @@
+"""Interfaces of PyTorch that are private or change between versions."""
