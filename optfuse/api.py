@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from optfuse.schedule.checkpoint_price import CheckpointPrice
     from optfuse.schedule.resized import Dynamic, Inputs
     from optfuse.schedule.saving import SavingMode
-    from optfuse.solver.size_box import SizeBox
-    from optfuse.solver.size_regions import SizeRegions
+    from optfuse.solver.sizes.size_box import SizeBox
+    from optfuse.solver.sizes.size_regions import SizeRegions
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optfuse.solver.size_box import SizeBox
-from optfuse.solver.size_regions import SizeRegions
+from optfuse.solver.sizes.size_box import SizeBox
+from optfuse.solver.sizes.size_regions import SizeRegions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

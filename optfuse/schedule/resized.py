@@ -14,8 +14,8 @@ from optfuse.compiler.stages import fusion_problem
 from optfuse.errors import InvalidOptionError
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_box import SizeBox, size_box
-from optfuse.solver.size_regions import SizeRegions, size_regions
+from optfuse.solver.sizes.size_box import SizeBox, size_box
+from optfuse.solver.sizes.size_regions import SizeRegions, size_regions
 
 #: By argument, its position or its keyword: by dimension the least and the most size.
 Dynamic = Mapping[int | str, Mapping[int, tuple[int, int]]]

@@ -1,8 +1,8 @@
 """What a training step saves for its backward graph: proposals, priced by solving both graphs.
 
 The first proposal is torch's, the fewest bytes by a minimum cut. Without a cap on peak memory the others are choices of
-the constraint model of ``solver.saving``. Under a cap they are choices of ``solver.saving_descent``, whose memory is
-that of each level of both graphs, until a step keeps the cap. What is compared is the cost of schedules.
+the constraint model of ``solver.saving.choice``. Under a cap they are choices of ``solver.saving.descent``, whose
+memory is that of each level of both graphs, until a step keeps the cap. What is compared is the cost of schedules.
 
 ``schedule.saving_bound`` has a bound that holds for every choice.
 """

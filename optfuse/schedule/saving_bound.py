@@ -2,7 +2,7 @@
 
 Any step computes its results, which takes at least as long as a forward graph that saves nothing. Its backward graph
 has the same backward half in every choice, whose loops read forward values, or values that these are computed from:
-``solver.saving_reads`` says what each kernel is charged for them. Library calls read what they need from memory in any
+``solver.saving.reads`` says what each kernel is charged for them. Library calls read what they need from memory in any
 case.
 
 Within a cap, library calls run again and values that library calls need are written again, both at least as often as in
@@ -25,7 +25,7 @@ from optfuse.problem.instance import Device, Instance, Offer, Op, Read, Work
 from optfuse.schedule.saving_moments import Moment
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import (
+from optfuse.solver.saving.choice import (
     ForwardValue,
     choose_saving,
     fewest_recomputed,
@@ -33,7 +33,7 @@ from optfuse.solver.saving import (
     of_library_calls,
     of_writes,
 )
-from optfuse.solver.saving_reads import least_reads
+from optfuse.solver.saving.reads import least_reads
 from optfuse.solver.solve import solve
 
 #: Temporaries of at most this share of the L2 cache are read and written at its rate: see ``problem.cost``.

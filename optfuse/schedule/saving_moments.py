@@ -18,7 +18,7 @@ from optfuse.compiler.frontend.torch_internals.torch_bridge import is_tangent
 from optfuse.problem.instance import Instance
 from optfuse.schedule.saving_problem import joint_origins
 from optfuse.solver.joint.peak_bound import Live, least_live
-from optfuse.solver.saving import ForwardValue
+from optfuse.solver.saving.choice import ForwardValue
 
 #: Moments of which a bound is told, and ops around which the gradients are looked at.
 MOST, LOOKS = 3, 24

@@ -15,8 +15,8 @@ from optfuse.compiler.frontend.graph.captured import Captured
 from optfuse.compiler.simplify.inline_cheap import LEAST_BYTES
 from optfuse.problem.cost import MIB, kernel_price
 from optfuse.problem.instance import Device
-from optfuse.solver.saving import ForwardValue
-from optfuse.solver.saving_lifetimes import Lifetimes, forward_levels
+from optfuse.solver.saving.choice import ForwardValue
+from optfuse.solver.saving.lifetimes import Lifetimes, forward_levels
 
 
 @dataclass(frozen=True, slots=True)

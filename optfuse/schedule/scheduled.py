@@ -23,8 +23,8 @@ from optfuse.solver.explain.explain import explain
 from optfuse.solver.explain.explanation import Explanation
 from optfuse.solver.overlap.overlap import Overlap
 from optfuse.solver.result import SolveResult
-from optfuse.solver.size_box import SizeBox
-from optfuse.solver.size_regions import SizeRegions
+from optfuse.solver.sizes.size_box import SizeBox
+from optfuse.solver.sizes.size_regions import SizeRegions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

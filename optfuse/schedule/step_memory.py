@@ -1,7 +1,7 @@
 """The bytes in memory at each level of a training step, without the forward values that the choice decides about.
 
 It is read off a proposal that was solved: what its schedule has in memory while a kernel of the level runs, less the
-forward values that ``solver.saving_lifetimes`` says are there.
+forward values that ``solver.saving.lifetimes`` says are there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from optfuse.problem.solution import Solution
 from optfuse.schedule.library_buffers import library_buffers
 from optfuse.schedule.saving_problem import SavingProblem
 from optfuse.solver.memory.footprint import live_bytes_apart
-from optfuse.solver.saving import uses
-from optfuse.solver.saving_lifetimes import forward_levels
+from optfuse.solver.saving.choice import uses
+from optfuse.solver.saving.lifetimes import forward_levels
 
 
 @dataclass(frozen=True, slots=True)

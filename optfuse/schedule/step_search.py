@@ -15,8 +15,8 @@ from optfuse.schedule.saving_problem import saving_problem
 from optfuse.schedule.step_memory import choice_of, memory_beside
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import ForwardValue, Saving, choose_saving, least_bytes
-from optfuse.solver.saving_descent import descend
+from optfuse.solver.saving.choice import ForwardValue, Saving, choose_saving, least_bytes
+from optfuse.solver.saving.descent import descend
 
 #: Seconds for one solve of the constraint model.
 MODEL_S = 2.0

@@ -27,7 +27,7 @@ from optfuse.runtime.environment import device_here
 from optfuse.runtime.graph_choice import checked_choice, choice_under
 from optfuse.schedule.solve_once import solution_cache
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_regions import SizeRegions
+from optfuse.solver.sizes.size_regions import SizeRegions
 from optfuse.torch_compile.compilation import Asked, Compilation, Record
 from optfuse.tuning.rank import require_measurable
 

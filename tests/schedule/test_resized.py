@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import optfuse
 from optfuse.errors import InvalidOptionError
 from optfuse.schedule.resized import changing_sizes, resized
-from optfuse.solver.size_box import SizeBox
-from optfuse.solver.size_regions import SizeRegions
+from optfuse.solver.sizes.size_box import SizeBox
+from optfuse.solver.sizes.size_regions import SizeRegions
 
 OPTIONS = optfuse.SolveOptions(time_limit=10, workers=1)
 

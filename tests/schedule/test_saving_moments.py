@@ -16,7 +16,7 @@ from optfuse.compiler.frontend.graph import captured
 from optfuse.compiler.frontend.tracing.training import capture_step
 from optfuse.schedule.step_search import StepSearch
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import choose_saving
+from optfuse.solver.saving.choice import choose_saving
 
 OPTIONS = SolveOptions(time_limit=1, workers=1)
 

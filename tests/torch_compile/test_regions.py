@@ -12,7 +12,7 @@ import optfuse
 from optfuse.compiler.frontend.sizes import by_size
 from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.errors import InvalidOptionError
-from optfuse.solver.size_regions import SizeRange, SizeRegions
+from optfuse.solver.sizes.size_regions import SizeRange, SizeRegions
 from optfuse.torch_compile.backend import backend
 from tests.torch_compile.test_torch_compile import OPTIONS
 

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_plans import FIGURES, SizePlans, SizePoint
+from optfuse.solver.sizes.size_plans import FIGURES, SizePlans, SizePoint
 
 #: Bisection ends where the two sizes that a switch lies between differ by no more than this share.
 CLOSE = 0.02

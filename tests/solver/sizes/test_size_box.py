@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_box import size_box
+from optfuse.solver.sizes.size_box import size_box
 from optfuse.solver.solve import solve
 from tests.problem.cases import example
-from tests.solver.test_size_regions import apart
-from tests.solver.test_transfer import larger
+from tests.solver.sizes.test_size_regions import apart
+from tests.solver.sizes.test_transfer import larger
 
 OPTIONS = SolveOptions(workers=1)
 

@@ -1,6 +1,6 @@
 """Lifetimes of the values that a training step saves or recomputes, by level of its forward and backward halves.
 
-The problem of ``solver.saving`` in fewer values: those that may take room. A value that a loop computes from no more
+The problem of ``saving.choice`` in fewer values: those that may take room. A value that a loop computes from no more
 bytes than it has is never stored but for a library call that reads it, so that its readers depend on what it is
 computed from; small values are always kept. Time is the level of a half: the number of library calls on a longest path.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optfuse.solver.saving import ForwardValue, uses
+from optfuse.solver.saving.choice import ForwardValue, uses
 
 #: Values of fewer bytes, or of fewer than this share of the largest one, are always kept: together they are small, and
 #: launches to compute them again cost more.

@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 from optfuse.errors import DefectError
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import ForwardValue, choose_saving, least_cost
-from optfuse.solver.saving_relaxation import relaxed
+from optfuse.solver.saving.choice import ForwardValue, choose_saving, least_cost
+from optfuse.solver.saving.linear_relaxation import relaxed
 
 
 @st.composite

@@ -10,8 +10,8 @@ from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
 from optfuse.solver.control.options import SolveOptions
 from optfuse.solver.result import SolveResult
+from optfuse.solver.sizes.transfer import transferred
 from optfuse.solver.solve import solve
-from optfuse.solver.transfer import transferred
 
 #: What a plan goes by, the size at which it was solved: a number, or one for each of several sizes.
 At = TypeVar("At", bound=Hashable)

@@ -8,10 +8,10 @@ import pytest
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_regions import SizeRegions, grid, size_regions
+from optfuse.solver.sizes.size_regions import SizeRegions, grid, size_regions
 from optfuse.solver.solve import solve
 from tests.problem.cases import example
-from tests.solver.test_transfer import larger
+from tests.solver.sizes.test_transfer import larger
 
 OPTIONS = SolveOptions(workers=1)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving import ForwardValue, choose_saving, least_bytes, of_library_calls
+from optfuse.solver.saving.choice import ForwardValue, choose_saving, least_bytes, of_library_calls
 
 OPTIONS = SolveOptions(workers=1)
 

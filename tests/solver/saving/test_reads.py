@@ -8,8 +8,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optfuse.solver.saving import ForwardValue
-from optfuse.solver.saving_reads import least_reads
+from optfuse.solver.saving.choice import ForwardValue
+from optfuse.solver.saving.reads import least_reads
 
 
 @st.composite

@@ -8,8 +8,8 @@ from optfuse.problem.checker import check
 from optfuse.problem.cost import total_cost
 from optfuse.problem.instance import Instance
 from optfuse.problem.solution import Solution
+from optfuse.solver.sizes.transfer import transferred
 from optfuse.solver.solve import solve
-from optfuse.solver.transfer import transferred
 from tests.problem.cases import example
 
 

@@ -8,8 +8,8 @@ from itertools import combinations_with_replacement, product
 
 from optfuse.problem.instance import Instance
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.size_plans import FIGURES, SizePlans, SizePoint
-from optfuse.solver.size_regions import grid
+from optfuse.solver.sizes.size_plans import FIGURES, SizePlans, SizePoint
+from optfuse.solver.sizes.size_regions import grid
 
 Pair = tuple[int, int]
 #: Of both sizes, the least and the most.

@@ -7,9 +7,9 @@ from itertools import chain, combinations
 import pytest
 
 from optfuse.solver.control.clock import WALL
-from optfuse.solver.saving import ForwardValue
-from optfuse.solver.saving_descent import descend
-from optfuse.solver.saving_lifetimes import IMPOSSIBLE, Lifetimes
+from optfuse.solver.saving.choice import ForwardValue
+from optfuse.solver.saving.descent import descend
+from optfuse.solver.saving.lifetimes import IMPOSSIBLE, Lifetimes
 
 
 def call(name: str, inputs: tuple[int, ...], size: int, again: int | None, level: int) -> ForwardValue:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from optfuse.solver.control.clock import Clock
-from optfuse.solver.saving_lifetimes import Lifetimes
+from optfuse.solver.saving.lifetimes import Lifetimes
 
 #: Picoseconds that a byte above the cap costs at a level: far more than computing it again.
 BYTE_PS = 2_000

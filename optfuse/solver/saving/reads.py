@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ortools.graph.python import max_flow
 
-from optfuse.solver.saving import ForwardValue
+from optfuse.solver.saving.choice import ForwardValue
 
 #: More than any cost in picoseconds, and few enough for sums of 64 bits.
 _UNBOUNDED = 1 << 50

@@ -36,7 +36,7 @@ from ortools.sat.python import cp_model
 from optfuse.solver.control.clock import Clock
 from optfuse.solver.control.native import configured, run
 from optfuse.solver.control.options import SolveOptions
-from optfuse.solver.saving_relaxation import relaxed
+from optfuse.solver.saving.linear_relaxation import relaxed
 
 #: A picosecond in the objective: bytes break ties below it.
 SCALE = 1024

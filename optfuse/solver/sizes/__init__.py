@@ -1,0 +1,1 @@
+"""Where a plan holds, and what it costs, when sizes change."""
