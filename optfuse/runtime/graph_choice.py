@@ -1,4 +1,12 @@
-"""What a program's CUDA graphs depend on: the option ``cudagraphs``, and who needs the program's results."""
+"""What a program's CUDA graphs depend on: the option ``cudagraphs``, and who needs the program's results.
+
+Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
+``"auto"`` makes sure of that for every result: two recordings take turns for inference, and while a caller holds on
+to a result, the call runs without a graph. Of a training step's results that were held so at several calls (what the
+loop sees of the forward graph, gradients that add up) callers get copies from then on. ``True`` leaves the results
+that the caller sees in place, valid until the next call; values saved for a backward graph and gradients are guarded
+all the same, so several forward calls before a backward call, and accumulated gradients, are right.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +37,7 @@ class Interest:
         return self.visible is None or k in self.visible
 
     def guards(self, k: int, choice: Choice) -> bool:
-        """Whether a result must be out of use before a replay: see ``runtime.graphs``."""
+        """Whether a result must be out of use before a replay: see the module's text."""
         return choice is not True or (self.training and (self.visible is None or k not in self.visible))
 
 

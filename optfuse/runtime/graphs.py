@@ -1,28 +1,9 @@
 """A program captured in a CUDA graph: one launch replays all kernels and library calls, at addresses fixed in advance.
 
-What a replay reads and writes must lie where it lay at the recording:
-
-- Parameters, buffers and whatever the program writes in place stay where they are. Layers that are alike share a
-  program, and each has recordings of its own (``runtime.bindings``). When one has moved, the call runs without the
-  graph; when it does not come back, the graph is recorded again, and takes it as one of the others. Parameters whose
-  memory is lent to other layers in between, as FSDP2 does, are copied.
-- Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
-  calls, or lies in another recording's memory, is left where it is. When it has moved, the call runs without the graph.
-- Results lie in the graph's memory. A replay writes there again, so it must not happen while a caller still uses them.
-  ``"auto"`` makes sure of that for every result: two recordings take turns for inference, and while a caller holds on
-  to a result, the call runs without a graph. Of a training step's results that were held so at several calls (what the
-  loop sees of the forward graph, gradients that add up) callers get copies from then on. ``True`` leaves the results
-  that the caller sees in place, valid until the next call; values saved for a backward graph and gradients are guarded
-  all the same, so several forward calls before a backward call, and accumulated gradients, are right.
-
-A graph saves the host's time and holds memory: temporaries, what a forward graph saved, copies of inputs and results.
-So ``"auto"`` records one only where the GPU waits for the host in plain calls, and keeps it where a step gets shorter:
-``runtime.pace``.
-
-Steps that no graph can hold cut a program into several graphs: ``runtime.recorder``. Under ``"auto"`` the ranks vote on
-graphs with collectives (``runtime.graph_agreement``). NCCL ends no communicator that a graph holds, so recordings are
-released before a process group ends (``runtime.process_groups``), and its watchdog sees no replay, so these have one
-of their own (``runtime.replay_watchdog``).
+What a replay reads and writes must lie where it lay at the recording: see ``runtime.input_roles`` for inputs,
+``runtime.graph_choice`` for results. A graph saves the host's time and holds memory, so ``"auto"`` records one only
+where that makes steps shorter: ``runtime.pace``. Steps that no graph can hold cut a program into several graphs:
+``runtime.recorder``. For collectives see ``runtime.graph_agreement``, ``process_groups`` and ``replay_watchdog``.
 
 Random numbers differ from replay to replay: the program draws its seed from torch's generator, which a graph advances.
 """
@@ -75,7 +56,7 @@ class GraphedProgram:
 
     Args:
         program: What is recorded. Its inputs must be on one GPU.
-        choice: True or "auto": see the module's text. (For False, use the program itself.)
+        choice: True or "auto": see ``runtime.graph_choice``. (For False, use the program itself.)
         interest: Whose results are whose.
         recorder: The GPU's by default.
         arena: What a training step's two programs share. None: this one has no other.
@@ -121,7 +102,7 @@ class GraphedProgram:
         self._roles = InputRoles(self.program, self.interest, self._handed, self.small)
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Value]:
-        """As ``Program.run``; the results' memory is the graph's (see the module's text). Threads take turns."""
+        """As ``Program.run``; the results' memory is the graph's (``runtime.graph_choice``). Threads take turns."""
         return self.consume(list(inputs))
 
     def consume(self, inputs: list[torch.Tensor]) -> list[Value]:
@@ -381,14 +362,8 @@ class GraphedProgram:
             return None
         if self.pace is not None:
             self.pace.disturb(is_again=binding.recorded >= TURNS)
-        # recordings that take turns watch the same inputs, so that what has moved for one has moved for all
-        first = next((known.static for known in binding.recordings), None)
         self._bindings.note_borrowed(binding)
-        moving = [
-            k
-            for k, x in enumerate(given)
-            if (self._roles.of(k, x, before[k], binding) == "copied" if first is None else k not in first)
-        ]
+        moving = self._roles.copied(given, before, binding)
         arena = self.arena or Arena()
         place = id(self) if self.program.has_cuts else self._place  # another thread may come between its graphs
         capture = partial(

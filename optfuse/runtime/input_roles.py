@@ -1,4 +1,12 @@
-"""How the inputs of a recorded program are fed: from their own addresses, which must not change, or through copies."""
+"""How the inputs of a recorded program are fed: from their own addresses, which must not change, or through copies.
+
+- Parameters, buffers and whatever the program writes in place stay where they are. Layers that are alike share a
+  program, and each has recordings of its own (``runtime.bindings``). When one has moved, the call runs without the
+  graph; when it does not come back, the graph is recorded again, and takes it as one of the others. Parameters whose
+  memory is lent to other layers in between, as FSDP2 does, are copied.
+- Other inputs are copied into memory of the graph's own, all in one launch; a large one that keeps its address between
+  calls, or lies in another recording's memory, is left where it is. When it has moved, the call runs without the graph.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +54,16 @@ class InputRoles:
             # a step between graphs would hold it, so that the graph that it is of would wait for ever
             return "copied" if self.program.has_cuts else "static"
         return "static" if x.nbytes > self.small and x.data_ptr() == before else "copied"
+
+    def copied(self, given: Sequence[torch.Tensor], before: Sequence[int], caller: Binding) -> list[int]:
+        """The inputs that a new recording of the caller's copies: those that its others copy, if it has any.
+
+        Recordings that take turns watch the same inputs, so that what has moved for one has moved for all.
+        """
+        if caller.recordings:
+            watched = caller.recordings[0].static
+            return [k for k in range(len(given)) if k not in watched]
+        return [k for k, x in enumerate(given) if self.of(k, x, before[k], caller) == "copied"]
 
     def moving(self, given: Sequence[torch.Tensor], before: Sequence[int]) -> list[int]:
         """Large inputs whose address is another one than at the call before: a graph may come too early."""
