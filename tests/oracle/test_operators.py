@@ -332,12 +332,12 @@ LIBRARY: dict[str, Case] = {
         (normal(2, 3, 9), normal(4, 3, 3), normal(1, 2, 4, 4, 4), normal(3, 2, 2, 2, 2)),
     ),
     "pools": Case(
-        lambda x: (
+        lambda x, y: (
             *(F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1), F.adaptive_avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)),
             *(F.adaptive_max_pool2d(x, 2), F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)),
-            F.max_pool1d(x[0], 2),
+            *(F.max_pool1d(x[0], 2), F.max_pool3d(y, 3, 2, 1), F.avg_pool3d(y[0], 2, 1), F.adaptive_avg_pool3d(y, 2)),
         ),
-        (normal(2, 3, 7, 8),),
+        (normal(2, 3, 7, 8), normal(2, 3, 4, 6, 4)),
     ),
     "attention": Case(
         lambda q, k, v: (

@@ -7,7 +7,7 @@ positions for the backward are stored as offsets in the window, in a byte (``opt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, prod
 
 import sympy
 
@@ -18,7 +18,7 @@ from optfuse.compiler.lower.expressions import call, cast, const
 from optfuse.compiler.lower.movement import guarded
 from optfuse.compiler.lower.registry import Declined, Uniform, Value, lowers
 from optfuse.compiler.lower.strided_layout import Index, loop_variables, memory_order, strided_index
-from optfuse.compiler.lower.windows import Windows, floating, holding, image
+from optfuse.compiler.lower.windows import Windows, floating, holding, image, pooled_dimensions, row_major_offset
 
 Tensor = View | Uniform
 
@@ -50,7 +50,7 @@ def _walked(spec: Spec) -> tuple[Index, tuple[int, ...]]:
     return index, sizes
 
 
-@lowers("aten.max_pool2d_with_indices.default")
+@lowers("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
 def lower_max_pool(
     builder: Builder,
     x: Tensor,
@@ -62,7 +62,7 @@ def lower_max_pool(
 ) -> Value:
     """The largest element of each window, and its position in the image if that is used."""
     floating(builder, x)
-    windows, specs = Windows.of(kernel, stride, padding, dilation), builder.specs
+    windows, specs = Windows.of(pooled_dimensions(builder), kernel, stride, padding, dilation), builder.specs
     asked = any(user.args[1] == 1 and user.users for user in builder.node.users)
     if 0 in specs[0].shape:
         raise Declined("an empty result")
@@ -73,19 +73,27 @@ def lower_max_pool(
         _emit(builder, [(out, best)], index, sizes)
         return (out, None)
     positions = builder.allocate(specs[1], name=f"{builder.node.name}_1")
-    columns = const(windows.kernel[1], "int32")
-    row, column = call("floordiv", offset, columns), call("remainder", offset, columns)
     at = [
         call(
             "add",
-            Iota(index[d - 2] * windows.stride[d] - windows.padding[d], "int64"),
+            Iota(windows.start(index, d), "int64"),
             call("mul", cast(step, "int64"), const(windows.dilation[d], "int64")),
         )
-        for d, step in ((0, row), (1, column))
+        for d, step in enumerate(_steps(offset, windows.kernel))
     ]
-    flat = call("add", call("mul", at[0], const(x.shape[-1], "int64")), at[1])
+    flat = row_major_offset(at, x.shape[-windows.rank :])
     _emit(builder, [(out, best), (positions, flat)], index, sizes)
     return out, positions
+
+
+def _steps(offset: Expr, kernel: tuple[int, ...]) -> list[Expr]:
+    """How far the element at a row-major offset lies from the window's first one, along each dimension."""
+    steps: list[Expr] = []
+    for d, size in enumerate(kernel):
+        inner = kernel[d + 1 :]
+        step = call("floordiv", offset, const(prod(inner), "int32")) if inner else offset
+        steps.append(call("remainder", step, const(size, "int32")) if d else step)
+    return steps
 
 
 @lowers("optfuse.max_pool.default")
@@ -94,7 +102,7 @@ def lower_max_pool_offsets(
 ) -> Value:
     """The largest element of each window, and its offset in the window."""
     floating(builder, x)
-    windows = Windows.of(kernel, stride, padding)
+    windows = Windows.of(len(kernel), kernel, stride, padding)
     specs = builder.specs
     if 0 in specs[0].shape:
         raise Declined("an empty result")
@@ -118,15 +126,15 @@ def lower_max_pool_offsets_backward(
 ) -> Value:
     """At each element: the sum of the gradients of the windows whose stored offset is that of this element."""
     floating(builder, grad)
-    windows = Windows.of(kernel, stride, padding)
+    windows = Windows.of(len(kernel), kernel, stride, padding)
 
-    def wanted(_: Index, within: tuple[sympy.Expr, sympy.Expr]) -> Expr:
-        return Iota(within[0] * windows.kernel[1] + within[1], "int32")
+    def wanted(_: Index, within: Index) -> Expr:
+        return Iota(_flat(within, windows.kernel), "int32")
 
     return _gathered(builder, grad, offsets, windows, "int32", wanted)
 
 
-@lowers("aten.max_pool2d_with_indices_backward.default")
+@lowers("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
 def lower_max_pool_backward(
     builder: Builder,
     grad: Tensor,
@@ -140,15 +148,20 @@ def lower_max_pool_backward(
 ) -> Value:
     """At each element: the sum of the gradients of the windows whose stored position is that of this element."""
     floating(builder, grad)
-    windows = Windows.of(kernel, stride, padding, dilation)
-    if windows.dilation != (1, 1):
+    windows = Windows.of(pooled_dimensions(builder), kernel, stride, padding, dilation)
+    if max(windows.dilation) > 1:
         raise Declined("windows with gaps")
-    columns = x.shape[-1]
+    sizes = x.shape[-windows.rank :]
 
-    def wanted(index: Index, _: tuple[sympy.Expr, sympy.Expr]) -> Expr:
-        return Iota(index[-2] * columns + index[-1], "int64")
+    def wanted(index: Index, _: Index) -> Expr:
+        return Iota(_flat(index[-windows.rank :], sizes), "int64")
 
     return _gathered(builder, grad, positions, windows, "int64", wanted)
+
+
+def _flat(position: Index, sizes: tuple[int, ...]) -> sympy.Expr:
+    """The row-major offset of a position in a box of ``sizes``."""
+    return sympy.Add(*(at * prod(sizes[d + 1 :]) for d, at in enumerate(position)))
 
 
 def _gathered(
@@ -157,7 +170,7 @@ def _gathered(
     kept: Tensor,
     windows: Windows,
     dtype: str,
-    wanted: Callable[[Index, tuple[sympy.Expr, sympy.Expr]], Expr],
+    wanted: Callable[[Index, Index], Expr],
 ) -> Value:
     """At each element: the sum of ``grad`` over the windows that hold it and whose ``kept`` equals ``wanted``."""
 

@@ -5,6 +5,8 @@ Generated kernels compute both directions; these functions define the results, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 aten = torch.ops.aten
@@ -16,11 +18,19 @@ LARGEST_WINDOW = 36
 def max_pool(
     x: torch.Tensor, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest element of each window of (N, C, H, W), and its row-major offset in the window as int8."""
-    out, positions = aten.max_pool2d_with_indices(x, kernel, stride, padding, [1, 1], ceil_mode)
-    row, column = (positions // x.shape[-1], positions % x.shape[-1])
-    top, left = max_pool_corners(out, stride, padding)
-    return out, ((row - top) * kernel[1] + column - left).to(torch.int8)
+    """Return the largest element of each window of the last two or three dimensions, and its offset there as int8.
+
+    The offset is row-major. Each list has a number for each dimension of a window.
+    """
+    rank = len(kernel)
+    out, positions = max_pool_positions(x, kernel, stride, padding, ceil_mode)
+    corners = max_pool_corners(out, stride, padding)
+    offsets, step = torch.zeros_like(positions), 1
+    for d in reversed(range(rank)):
+        size = x.shape[d - rank]
+        offsets += (positions % size - corners[d]) * step
+        positions, step = positions // size, step * kernel[d]
+    return out, offsets.to(torch.int8)
 
 
 def max_pool_backward(
@@ -33,13 +43,45 @@ def max_pool_backward(
     offsets: torch.Tensor,
 ) -> torch.Tensor:
     """The gradient of ``max_pool``'s input, of which only the shape and layout count here."""
-    offsets = offsets.to(torch.int64)
-    top, left = max_pool_corners(grad, stride, padding)
-    positions = (top + offsets // kernel[1]) * x.shape[-1] + left + offsets % kernel[1]
-    return aten.max_pool2d_with_indices_backward(grad, x, kernel, stride, padding, [1, 1], ceil_mode, positions)
+    rank, corners = len(kernel), max_pool_corners(grad, stride, padding)
+    offsets, step = offsets.to(torch.int64), 1
+    positions = torch.zeros_like(offsets)
+    for d in reversed(range(rank)):
+        positions += (corners[d] + offsets % kernel[d]) * step
+        offsets, step = offsets // kernel[d], step * x.shape[d - rank]
+    return max_pool_gradient(grad, x, kernel, stride, padding, ceil_mode, positions)
 
 
-def max_pool_corners(out: torch.Tensor, stride: list[int], padding: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and columns of the image where the windows begin, as (OH, 1) and (OW,)."""
-    rows, columns = (torch.arange(n, device=out.device) for n in out.shape[-2:])
-    return (rows * stride[0] - padding[0]).unsqueeze(-1), columns * stride[1] - padding[1]
+def max_pool_positions(
+    x: torch.Tensor, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result of ATen's max pooling over windows of two or three dimensions, and the positions in the image."""
+    pool = aten.max_pool2d_with_indices if len(kernel) == 2 else aten.max_pool3d_with_indices
+    return pool(x, kernel, stride, padding, [1] * len(kernel), ceil_mode)
+
+
+def max_pool_gradient(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    positions: torch.Tensor,
+) -> torch.Tensor:
+    """The gradient of ATen's max pooling over windows of two or three dimensions."""
+    gradient = aten.max_pool2d_with_indices_backward if len(kernel) == 2 else aten.max_pool3d_with_indices_backward
+    return gradient(grad, x, kernel, stride, padding, [1] * len(kernel), ceil_mode, positions)
+
+
+def max_pool_corners(out: torch.Tensor, stride: list[int], padding: list[int]) -> list[torch.Tensor]:
+    """Where the windows begin along each dimension of the image, in shapes such as (OH, 1) and (OW,)."""
+    rank = len(stride)
+    starts = [torch.arange(out.shape[d - rank], device=out.device) * stride[d] - padding[d] for d in range(rank)]
+    return [start.view([-1] + [1] * (rank - 1 - d)) for d, start in enumerate(starts)]
+
+
+def per_dimension(given: Sequence[int] | int, rank: int) -> tuple[int, ...]:
+    """ATen's argument of a pooling, one number for all dimensions of a window or one for each, as one for each."""
+    values = [given] if isinstance(given, int) else [int(value) for value in given]
+    return tuple(values * rank if len(values) == 1 else values)

@@ -149,15 +149,16 @@ max_pool_backward = _operator(
 
 @max_pool.register_fake
 def _max_pool_fake(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> Any:
-    out, positions = torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, [1, 1], ceil_mode)
+    out, positions = max_pooling.max_pool_positions(x, kernel, stride, padding, ceil_mode)
     return out, torch.empty_like(positions, dtype=torch.int8)
 
 
 @max_pool_backward.register_fake
-def _max_pool_backward_fake(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Any:
-    *sizes, ceil_mode, offsets = rest
+def _max_pool_backward_fake(
+    grad: torch.Tensor, x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, offsets: torch.Tensor
+) -> Any:
     positions = torch.empty_like(offsets, dtype=torch.int64)
-    return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *sizes, [1, 1], ceil_mode, positions)
+    return max_pooling.max_pool_gradient(grad, x, kernel, stride, padding, ceil_mode, positions)
 
 
 convolution_relu = _operator(

@@ -1,4 +1,7 @@
-"""Average pooling and its gradient as loops, against eager: strides, padding, divisors, edges, layouts."""
+"""Average pooling and its gradient as loops, against eager: strides, padding, divisors, edges, layouts.
+
+Windows have two or three dimensions: ``rank``.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +12,109 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import optfuse
-from tests.compiler.lower.eager import check, nests
+from optfuse.compiler.ir.interpreter import interpret
+from tests.compiler.lower.eager import check, lowered, nests
 
 aten = torch.ops.aten
 
-#: kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+POOLS = {2: aten.avg_pool2d, 3: aten.avg_pool3d}
+GRADIENTS = {2: aten.avg_pool2d_backward, 3: aten.avg_pool3d_backward}
+CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+#: kernel, stride, padding, ceil_mode, count_include_pad, divisor_override; windows of two dimensions have no first one
 WINDOWS: dict[str, tuple[Any, ...]] = {
-    "halves": ([2, 2], [2, 2], [0, 0], False, True, None),
+    "halves": ([2, 2, 2], [2, 2, 2], [0, 0, 0], False, True, None),
     "one number, no stride": ([3], [], [0], False, True, None),
-    "with padding": ([3, 3], [1, 1], [1, 1], False, True, None),
-    "without padding": ([3, 2], [2, 1], [1, 1], False, False, None),
-    "past the end": ([3, 2], [2, 3], [1, 0], True, True, None),
-    "past the end, without padding": ([3, 3], [2, 2], [1, 1], True, False, None),
-    "past the end, overlapping": ([4, 3], [3, 1], [2, 1], True, False, None),
-    "apart": ([1, 2], [3, 4], [0, 1], False, False, None),
-    "a divisor": ([3, 3], [2, 2], [1, 1], True, False, 5),
+    "with padding": ([3, 3, 3], [1, 1, 1], [1, 1, 1], False, True, None),
+    "without padding": ([2, 3, 2], [1, 2, 1], [0, 1, 1], False, False, None),
+    "past the end": ([2, 3, 2], [3, 2, 3], [1, 1, 0], True, True, None),
+    "past the end, without padding": ([2, 3, 3], [2, 2, 2], [0, 1, 1], True, False, None),
+    "past the end, overlapping": ([3, 4, 3], [2, 3, 1], [1, 2, 1], True, False, None),
+    "apart": ([2, 1, 2], [4, 3, 4], [1, 0, 1], False, False, None),
+    "a divisor": ([2, 3, 3], [1, 2, 2], [1, 1, 1], True, False, 5),
 }
+both_ranks = pytest.mark.parametrize("rank", [2, 3])
 
 
-def images(channels_last: bool = False, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    x = torch.randn((2, 3, 9, 8), generator=torch.Generator().manual_seed(0)).to(dtype)
-    return x.to(memory_format=torch.channels_last) if channels_last else x
+def window_of(name: str, rank: int) -> tuple[Any, ...]:
+    kernel, stride, padding, *rest = WINDOWS[name]
+    return kernel[-rank:], stride[-rank:], padding[-rank:], *rest
 
 
+def images(rank: int, channels_last: bool = False, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    x = torch.randn((2, 3, *(5, 9, 8)[-rank:]), generator=torch.Generator().manual_seed(0)).to(dtype)
+    return x.to(memory_format=CHANNELS_LAST[rank]) if channels_last else x
+
+
+@both_ranks
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_means(name: str, channels_last: bool) -> None:
-    graph = check(lambda x: aten.avg_pool2d(x, *WINDOWS[name]), images(channels_last))
+def test_means(name: str, channels_last: bool, rank: int) -> None:
+    graph = check(lambda x: POOLS[rank](x, *window_of(name, rank)), images(rank, channels_last))
     assert len(nests(graph)) == 1
 
 
+@both_ranks
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_gradient(name: str, channels_last: bool) -> None:
-    x, window = images(channels_last), WINDOWS[name]
+def test_gradient(name: str, channels_last: bool, rank: int) -> None:
+    x, window = images(rank, channels_last), window_of(name, rank)
     sizes = (*window[:1], window[1] or window[0], *window[2:])
-    grad = torch.randn(aten.avg_pool2d(x, *window).shape)
+    grad = torch.randn(POOLS[rank](x, *window).shape)
     if channels_last:
-        grad = grad.to(memory_format=torch.channels_last)
-    check(lambda grad, x: aten.avg_pool2d_backward(grad, x, *sizes), grad, x)
+        grad = grad.to(memory_format=CHANNELS_LAST[rank])
+    check(lambda grad, x: GRADIENTS[rank](grad, x, *sizes), grad, x)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_dtypes(dtype: torch.dtype) -> None:
-    check(lambda x: aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1]), images(dtype=dtype))
+    check(lambda x: aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1]), images(2, dtype=dtype))
 
 
-def test_one_image() -> None:
-    check(lambda x: aten.avg_pool2d(x, [2, 2]), torch.randn(3, 9, 8))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_in_three_dimensions_round_once(dtype: torch.dtype) -> None:
+    """ATen has no such kernel on the CPU; on a GPU it adds up in float32."""
+    x = images(3, dtype=dtype)
+    graph, constants = lowered(lambda x: aten.avg_pool3d(x, [3], [2], [1]), x)
+    (means,) = interpret(graph, [x], constants)
+    assert torch.equal(means, aten.avg_pool3d(x.float(), [3], [2], [1]).to(dtype))
 
 
-def test_large_windows_are_the_librarys_but_their_gradient_is_not() -> None:
-    x = torch.randn(2, 3, 14, 14)
-    check(lambda x: aten.avg_pool2d(x, [7, 7]), x, library=["aten.avg_pool2d.default"])
-    grad = torch.randn(2, 3, 2, 2)
-    check(lambda grad, x: aten.avg_pool2d_backward(grad, x, [7, 7], [], [0, 0], False, True, None), grad, x)
-    overlapping = "aten.avg_pool2d_backward.default"
-    grad = torch.randn(2, 3, 8, 8)
-    arguments = [7, 7], [1, 1], [0, 0], False, True, None
-    check(lambda grad, x: aten.avg_pool2d_backward(grad, x, *arguments), grad, x, library=[overlapping])
+@both_ranks
+def test_one_image(rank: int) -> None:
+    x = images(rank)[0]
+    check(lambda x: POOLS[rank](x, [2]), x)
+    grad = torch.randn(POOLS[rank](x, [2]).shape)
+    rest = ([2] * rank, [], [0] * rank, False, True, None)
+    check(lambda grad, x: GRADIENTS[rank](grad, x, *rest), grad, x)
 
 
-def test_integers_are_the_librarys() -> None:
-    x = torch.arange(72).reshape(1, 1, 9, 8)
-    check(lambda x: aten.avg_pool2d(x, [2, 2]), x, library=["aten.avg_pool2d.default"])
+@both_ranks
+def test_no_image(rank: int) -> None:
+    x = images(rank)[:0]
+    check(lambda x: POOLS[rank](x, [2]), x)
+    grad = POOLS[rank](x, [2])
+    rest = ([2] * rank, [], [0] * rank, False, True, None)
+    check(lambda grad, x: GRADIENTS[rank](grad, x, *rest), grad, x)
+
+
+@both_ranks
+def test_large_windows_are_the_librarys_but_their_gradient_is_not(rank: int) -> None:
+    kernel, counts = {2: ([7, 7], (2, 2)), 3: ([2, 5, 4], (3, 1, 2))}[rank]
+    size = [k * n for k, n in zip(kernel, counts, strict=True)]
+    x = torch.randn(2, 3, *size)
+    check(lambda x: POOLS[rank](x, kernel), x, library=[str(POOLS[rank].default)])
+    rest = [0] * rank, False, True, None
+    check(lambda grad, x: GRADIENTS[rank](grad, x, kernel, [], *rest), torch.randn(2, 3, *counts), x)
+    overlapping = torch.randn(2, 3, *(n - k + 1 for n, k in zip(size, kernel, strict=True)))
+    library = [str(GRADIENTS[rank].default)]
+    check(lambda grad, x: GRADIENTS[rank](grad, x, kernel, [1] * rank, *rest), overlapping, x, library=library)
+
+
+@both_ranks
+def test_integers_are_the_librarys(rank: int) -> None:
+    x = torch.arange(72).reshape(1, 1, *{2: (9, 8), 3: (2, 9, 4)}[rank])
+    check(lambda x: POOLS[rank](x, [2]), x, library=[str(POOLS[rank].default)])
 
 
 @pytest.mark.parametrize("padding", [0, 4])

@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "shift": (OPS.norm_shift.default, (KERNEL, CHANNEL, CHANNEL, CHANNEL, CHANNEL, 1e-5, CHANNEL, CHANNEL)),
     "shift of little": (OPS.norm_shift.default, (KERNEL, None, None, CHANNEL, CHANNEL, 1e-5, None, None)),
     "max-pool": (OPS.max_pool.default, (IMAGES, [3, 2], [2, 2], [1, 0], True)),
+    "max-pool of blocks": (OPS.max_pool.default, (torch.randn(2, 3, 4, 6, 5), [2, 3, 2], [1, 2, 2], [1, 1, 0], True)),
     "relu": (OPS.addmm_activation.default, (CHANNEL, torch.randn(3, 5), torch.randn(5, 4), False)),
     "gelu": (OPS.addmm_activation.default, (CHANNEL, torch.randn(3, 5), torch.randn(5, 4), True)),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -21,10 +21,10 @@ from optfuse.compiler.frontend.operators.foreach import foreach_decompositions
 from optfuse.compiler.frontend.operators.mask_writes import put_by_mask
 from optfuse.compiler.frontend.operators.padding import replication_pad_backward
 from optfuse.compiler.frontend.operators.pooling import (
-    adaptive_average_pool2d,
-    adaptive_average_pool2d_backward,
+    adaptive_average_pool,
+    adaptive_average_pool_backward,
+    average_pool,
     average_pool1d,
-    average_pool2d,
 )
 from optfuse.compiler.frontend.operators.scatters import scatter_reduce
 from optfuse.compiler.frontend.operators.slices import (
@@ -53,10 +53,10 @@ _embedding_bag index index_select index_fill index_put index_add index_copy gath
 slice_scatter select_scatter masked_scatter max_pool1d_with_indices max_pool2d_with_indices
 max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool2d
 avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
-adaptive_max_pool2d adaptive_max_pool2d_backward sort topk cumsum cumprod cummax cummin logcumsumexp median kthvalue
-mode var var_mean mean sum prod amax amin argmax argmin any all _to_copy clone arange full constant_pad_nd flip roll
-cat squeeze unsqueeze permute expand select slice clamp clamp_min clamp_max sigmoid tanh erf rand rand_like randn
-randn_like randint _unsafe_index alias_copy
+_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward sort topk cumsum
+cumprod cummax cummin logcumsumexp median kthvalue mode var var_mean mean sum prod amax amin argmax argmin any all
+_to_copy clone arange full constant_pad_nd flip roll cat squeeze unsqueeze permute expand select slice clamp clamp_min
+clamp_max sigmoid tanh erf rand rand_like randn randn_like randint _unsafe_index alias_copy
 """
 
 _DECOMPOSED = """
@@ -286,9 +286,12 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.replication_pad2d_backward.default: replication_pad_backward,
     aten.replication_pad3d_backward.default: replication_pad_backward,
     aten.avg_pool1d.default: average_pool1d,
-    aten.avg_pool2d.default: average_pool2d,
-    aten._adaptive_avg_pool2d.default: adaptive_average_pool2d,  # noqa: SLF001 - the name of an operator
-    aten._adaptive_avg_pool2d_backward.default: adaptive_average_pool2d_backward,  # noqa: SLF001
+    aten.avg_pool2d.default: partial(average_pool, 2),
+    aten.avg_pool3d.default: partial(average_pool, 3),
+    aten._adaptive_avg_pool2d.default: partial(adaptive_average_pool, 2),  # noqa: SLF001 - the name of an operator
+    aten._adaptive_avg_pool3d.default: partial(adaptive_average_pool, 3),  # noqa: SLF001
+    aten._adaptive_avg_pool2d_backward.default: partial(adaptive_average_pool_backward, 2),  # noqa: SLF001
+    aten._adaptive_avg_pool3d_backward.default: partial(adaptive_average_pool_backward, 3),  # noqa: SLF001
 }
 
 

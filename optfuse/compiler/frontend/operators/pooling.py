@@ -1,13 +1,17 @@
-"""Averages of windows in the form that loops take: two dimensions, and few elements or rows to reduce."""
+"""Averages of windows in the form that loops take: two or three dimensions, and few elements or rows to reduce.
+
+The first argument ``rank`` is the number of dimensions of a window.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
-from optfuse.compiler.ops.max_pool import LARGEST_WINDOW
+from optfuse.compiler.ops.max_pool import LARGEST_WINDOW, per_dimension
 
 aten = torch.ops.aten
 
@@ -26,7 +30,8 @@ def average_pool1d(
     return aten.avg_pool2d(self.unsqueeze(-2), *sizes, ceil_mode, count_include_pad).squeeze(-2)
 
 
-def average_pool2d(
+def average_pool(
+    rank: int,
     self: Tensor,
     kernel_size: list[int],
     stride: Sequence[int] = (),
@@ -35,38 +40,37 @@ def average_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """``avg_pool2d`` of large windows that tile the image, as a mean; others stay."""
-    kernel = _pair(kernel_size)
-    tiles = _pair(list(stride) or kernel_size) == kernel and not any(padding) and divisor_override is None
+    """``avg_pool2d`` or ``avg_pool3d`` of large windows that tile the image, as a mean; others stay."""
+    kernel = per_dimension(kernel_size, rank)
+    tiles = per_dimension(stride or kernel_size, rank) == kernel and not any(padding) and divisor_override is None
     counts = _counts(self, kernel)
-    if not tiles or counts is None or kernel[0] * kernel[1] <= LARGEST_WINDOW:
+    if not tiles or counts is None or prod(kernel) <= LARGEST_WINDOW:
         return NotImplemented
-    return self.reshape(*self.shape[:-2], counts[0], kernel[0], counts[1], kernel[1]).mean((-3, -1))
+    apart = [n for pair in zip(counts, kernel, strict=True) for n in pair]
+    return self.reshape(*self.shape[:-rank], *apart).mean(list(range(1 - 2 * rank, 0, 2)))
 
 
-def adaptive_average_pool2d(self: Tensor, output_size: list[int]) -> Tensor:
-    """``adaptive_avg_pool2d`` as ``avg_pool2d`` where all windows are alike."""
+def adaptive_average_pool(rank: int, self: Tensor, output_size: list[int]) -> Tensor:
+    """``adaptive_avg_pool2d`` or ``3d`` as ``avg_pool2d`` or ``3d`` where all windows are alike."""
     kernel = _counts(self, output_size)
-    return NotImplemented if kernel is None else aten.avg_pool2d(self, list(kernel))
+    pool = aten.avg_pool2d if rank == 2 else aten.avg_pool3d
+    return NotImplemented if kernel is None else pool(self, kernel)
 
 
-def adaptive_average_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
+def adaptive_average_pool_backward(rank: int, grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of the same."""
-    kernel = _counts(self, grad_output.shape[-2:])
+    kernel = _counts(self, grad_output.shape[-rank:])
     if kernel is None:
         return NotImplemented
-    return aten.avg_pool2d_backward(grad_output, self, list(kernel), [], [0, 0], False, True, None)
+    gradient = aten.avg_pool2d_backward if rank == 2 else aten.avg_pool3d_backward
+    return gradient(grad_output, self, kernel, [], [0] * rank, False, True, None)
 
 
-def _pair(given: Sequence[int]) -> tuple[int, int]:
-    return given[0], given[-1]
-
-
-def _counts(image: Tensor, parts: Sequence[int]) -> tuple[int, int] | None:
-    """How often a part fits in each of an image's dimensions; None where one does not divide it, or changes."""
-    sizes = tuple(image.shape[-2:])
+def _counts(image: Tensor, parts: Sequence[int]) -> list[int] | None:
+    """How often a part fits in each of an image's last dimensions; None where one does not divide it, or changes."""
+    sizes = image.shape[-len(parts) :]
     if not all(
         type(n) is int and type(part) is int and part and n % part == 0 for n, part in zip(sizes, parts, strict=True)
     ):
         return None
-    return sizes[0] // parts[0], sizes[1] // parts[1]
+    return [n // part for n, part in zip(sizes, parts, strict=True)]

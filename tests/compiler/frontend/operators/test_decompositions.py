@@ -73,6 +73,20 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         aten._adaptive_avg_pool2d_backward.default,  # noqa: SLF001
         (wave(2, 4, 4, 3), wave(2, 4, 12, 6)),
     ),
+    "average pool, large blocks": (aten.avg_pool3d.default, (wave(2, 3, 4, 10, 8), [2, 5, 4])),
+    "average pool, one large block": (aten.avg_pool3d.default, (wave(2, 4, 4, 8), [4], [4, 4, 4])),
+    "adaptive average pool of blocks": (
+        aten._adaptive_avg_pool3d.default,  # noqa: SLF001
+        (wave(2, 3, 4, 6, 6), [2, 3, 2]),
+    ),
+    "adaptive average pool of large blocks": (
+        aten._adaptive_avg_pool3d.default,  # noqa: SLF001
+        (wave(3, 4, 10, 8), [2, 2, 1]),
+    ),
+    "adaptive average pool backward, blocks": (
+        aten._adaptive_avg_pool3d_backward.default,  # noqa: SLF001
+        (wave(2, 3, 2, 3, 2), wave(2, 3, 4, 6, 6)),
+    ),
     "diagonal scatter": (aten.diagonal_scatter.default, (wave(4, 6), wave(4))),
     "diagonal scatter above": (aten.diagonal_scatter.default, (wave(4, 6).bfloat16(), wave(3).bfloat16(), 3)),
     "diagonal scatter below, transposed": (aten.diagonal_scatter.default, (wave(6, 4).t(), wave(2), -2)),
@@ -115,10 +129,22 @@ def _listed(value: object) -> object:
         (aten._adaptive_avg_pool2d_backward.default, (wave(2, 4, 5, 3), wave(2, 4, 12, 6))),  # noqa: SLF001
         (aten.avg_pool2d.default, (wave(2, 4, 14, 16), [7, 8], [7, 7])),
         (aten.avg_pool2d.default, (wave(2, 4, 14, 16), [2, 2])),
+        (aten._adaptive_avg_pool3d.default, (wave(2, 3, 4, 6, 6), [3, 3, 2])),  # noqa: SLF001
+        (aten._adaptive_avg_pool3d_backward.default, (wave(3, 3, 3, 2), wave(3, 4, 6, 6))),  # noqa: SLF001
+        (aten.avg_pool3d.default, (wave(2, 3, 4, 10, 8), [2, 5, 4], [2, 5, 3])),
+        (aten.avg_pool3d.default, (wave(2, 3, 4, 10, 8), [2, 5, 2])),
+        (aten.avg_pool3d.default, (wave(2, 3, 4, 10, 8), [2, 5, 4], [], [0], False, True, 7)),
     ],
 )
 def test_pools_whose_windows_differ_or_that_loops_take_stay(target: Any, args: tuple[Any, ...]) -> None:
     assert OWN[target](*args) is NotImplemented
+
+
+def test_means_of_large_blocks_are_laid_out_like_atens() -> None:
+    x = wave(2, 3, 4, 10, 16).to(memory_format=torch.channels_last_3d)
+    means, expected = (pool(x, [2, 5, 8]) for pool in (OWN[aten.avg_pool3d.default], aten.avg_pool3d))
+    assert_same(means, expected)
+    assert means.stride() == expected.stride()
 
 
 def test_convolution_backward_of_the_bias_alone_is_a_sum() -> None:
