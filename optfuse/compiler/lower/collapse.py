@@ -38,39 +38,55 @@ def collapse(nest: LoopNest) -> LoopNest:
     def index(e: sympy.Expr) -> sympy.Expr:
         return e.xreplace(mapping)
 
+    known: dict[int, Expr] = {}
+
+    def value(e: Expr) -> Expr:
+        return _with_indices(e, index, known)
+
     return replace(
         nest,
         sizes=isizes,
         rsizes=rsizes,
-        reductions=tuple(replace(r, operand=map_indices(r.operand, index)) for r in nest.reductions),
+        reductions=tuple(replace(r, operand=value(r.operand)) for r in nest.reductions),
         stores=tuple(
             replace(
                 s,
                 index=index(s.index),
-                value=map_indices(s.value, index),
-                indirect=tuple(map_indices(e, index) for e in s.indirect),
+                value=value(s.value),
+                indirect=tuple(value(e) for e in s.indirect),
             )
             for s in nest.stores
         ),
-        scan=nest.scan and replace(nest.scan, operands=tuple(map_indices(e, index) for e in nest.scan.operands)),
+        scan=nest.scan and replace(nest.scan, operands=tuple(value(e) for e in nest.scan.operands)),
     )
 
 
-def map_indices(expr: Expr, function: Callable[[sympy.Expr], sympy.Expr]) -> Expr:
-    """``expr`` with ``function`` applied to every index, guards' expressions and indirect operands included."""
+def _with_indices(expr: Expr, function: Callable[[sympy.Expr], sympy.Expr], known: dict[int, Expr]) -> Expr:
+    """``expr`` with ``function`` applied to every index, guards' expressions and indirect operands included.
+
+    ``known``: results by the identity of an expression. What a nest has in several places stays one object, which later
+    stages walk through once.
+    """
+    made = known.get(id(expr))
+    if made is None:
+        made = known[id(expr)] = _rebuilt(expr, function, known)
+    return made
+
+
+def _rebuilt(expr: Expr, function: Callable[[sympy.Expr], sympy.Expr], known: dict[int, Expr]) -> Expr:
     match expr:
         case Const() | Result():
             return expr
         case Iota():
             return replace(expr, index=function(expr.index))
         case Call():
-            return replace(expr, args=tuple(map_indices(a, function) for a in expr.args))
+            return replace(expr, args=tuple(_with_indices(a, function, known) for a in expr.args))
         case Load():
             return replace(
                 expr,
                 index=function(expr.index),
                 guards=tuple(replace(g, expr=function(g.expr)) for g in expr.guards),
-                indirect=tuple(map_indices(a, function) for a in expr.indirect),
+                indirect=tuple(_with_indices(a, function, known) for a in expr.indirect),
             )
         case Dot():
             left, right = (replace(load, index=function(load.index)) for load in (expr.left, expr.right))
