@@ -16,9 +16,8 @@ calls: a loop that synchronizes in each step lets the device run dry, whichever 
    to gain, rounds without them are measured once more, and must be longer again: a process' first steps are slow for
    reasons that graphs do not mend.
 5. Where the host takes longer than the GPU is predicted to, and much of a round, step 2 is left out. Where rounds
-   with graphs are far shorter than any without, graphs are kept after a few, and measured once more, with step 4's
-   last rounds, after some hundred calls.
-6. Where a measurement spoke for plain calls, it is made again after some hundred calls, and twice more later: while a
+   with graphs are far shorter than any without, graphs are kept after a few.
+6. Each measurement is made again after some hundred calls, with step 4's last rounds, and twice more later: while a
    process starts, its other threads and its loader of data take time that they do not take for long.
 
 No call waits for the device: marks are looked at later. Ranks decide about programs with collectives together, by what
@@ -59,8 +58,7 @@ MOST_BEHIND = 256
 MOST_AGAIN = 10
 #: A program that is undecided for so many rounds, since they differ, runs without graphs.
 UNDECIDED = 64
-#: Calls after which programs are measured again, each time anew: those that were found to gain nothing, and once those
-#: that were found to gain much.
+#: Calls after which programs are measured again, each time anew.
 AGAIN = (256, 2_048, 16_384)
 #: Kinds of rounds that are remembered.
 KINDS = 256
@@ -370,7 +368,9 @@ class Pace:
 
     def _compare(self, plain: list[float], trial: list[float], members: Sequence[_Member], better: Verdict) -> None:
         without, length = median(plain), median(trial)
-        if length < (1 - KEPT) * without:
+        if length < (1 - KEPT) * without and better == "graphs":
+            _rest(members, "", "graphs")
+        elif length < (1 - KEPT) * without:
             _decide(members, better, "")
         else:
             _rest(members, f"graphs gained nothing: a step took {length:,.0f} us with and {without:,.0f} without")

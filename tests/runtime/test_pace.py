@@ -313,11 +313,24 @@ def test_graphs_that_gain_much_on_slow_first_steps_alone_go_later() -> None:
     assert loop.verdicts == {"plain"}
 
 
-def test_graphs_that_gain_much_are_measured_once_more() -> None:
-    """Some steps without them, and then none."""
-    loop = small_model()
-    loop.run(AGAIN[0] + 60)
+def test_graphs_that_gain_while_a_process_starts_go_later() -> None:
+    """Launches take four times as long in the first hundred steps; later the device hides them, but not the copies."""
+    loop = Loop([(alike(2, 40, 75), 20.0)], after=(5, 0), waits=False)
+    (program,) = loop.programs
+    program.kernels = alike(2, 160, 75)
+    loop.run(100)
     assert loop.verdicts == {"graphs"}
+    program.kernels = alike(2, 40, 75)
+    loop.run(3 * AGAIN[0] + 100)
+    assert loop.verdicts == {"plain"}
+
+
+def test_graphs_are_measured_again_a_few_times() -> None:
+    """Some steps without them, and in the end none."""
+    loop = small_model()
+    for calls in AGAIN:
+        loop.run(calls + 60)
+        assert loop.verdicts == {"graphs"}
     (program,) = loop.programs
     assert not any(program.pace.asks_again(program.number) for _ in range(2 * max(AGAIN)))
 
