@@ -61,8 +61,9 @@ SHORTEST_CHUNK = 64
 #: Equal chunks may be so many times fewer, or more, than wanted; where none are, the last one is shorter than others.
 NEAR, FINER = 4, 8
 
-#: Bytes of neighbours that a reduction reads without waste, and the most points of a row that a kernel holds.
-LINE_BYTES = 128
+#: Bytes of neighbours that a reduction reads without waste, and how few of them cost more than reading points twice,
+#: where a kernel can hold a row: one of at most so many points.
+LINE_BYTES, FEW_BYTES = 128, 8
 HELD_POINTS = 16_384
 
 #: Reductions whose partial results are combined by the same reduction.
@@ -227,8 +228,9 @@ def _neighbours_first(nest: LoopNest, buffers: Mapping[str, Buffer]) -> LoopNest
 
 def _neighbours(nest: LoopNest, touched: NestAccesses, buffers: Mapping[str, Buffer]) -> set[int]:
     """The r dimensions along which a large load has a few neighbours in memory, beside those of another result."""
-    if not nest.reductions or len(nest.rsizes) < 2 or hint(prod(nest.rsizes)) <= HELD_POINTS:
+    if not nest.reductions or len(nest.rsizes) < 2:
         return set()
+    most = FEW_BYTES if hint(prod(nest.rsizes)) <= HELD_POINTS else LINE_BYTES - 1
     sizes, columns = (*nest.sizes, *nest.rsizes), len(nest.sizes)
     read = {access: touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads}
     return {
@@ -239,7 +241,7 @@ def _neighbours(nest: LoopNest, touched: NestAccesses, buffers: Mapping[str, Buf
         and not isinstance(size, Size)
         and access.coefficients[columns + k] == 1
         and size in access.coefficients[:columns]
-        and size * ITEM_BYTES.get(buffers[access.buffer].dtype, 8) < LINE_BYTES
+        and size * ITEM_BYTES.get(buffers[access.buffer].dtype, 8) <= most
         and 4 * read[access] >= max(read.values())
     }
 

@@ -173,3 +173,33 @@ def test_only_starved_reductions_are_split(shape, kept, starved):
         assert 0 <= prod((*first.sizes, *first.rsizes)) - prod(shape) < prod((*first.rsizes, *second.sizes))
         assert second.name == "fold"
         assert second.stores[0].buffer == "y0"
+
+
+@pytest.mark.parametrize(
+    ("pixels", "few", "is_split"),
+    [(5000, 4, True), (1000, 4, True), (1000, 8, False), (5000, 32, True), (5000, 64, False)],
+    ids=["long", "few bytes", "held", "half a line", "a line"],
+)
+def test_sums_of_few_neighbours_are_sums_of_each_first(pixels: int, few: int, is_split: bool) -> None:
+    """A group norm's moments with channels last: the next group's channels lie beside those of a group."""
+    images, groups = 512, 16
+    shape = (images, pixels, groups, few)
+    nest = reduction(shape, [0, 2], "welford", "bfloat16")
+    whole = graph(nest, shape, "bfloat16")
+    ops = split_reductions(whole, load_device("h200")).ops
+    assert [op.name for op in ops] == (["fold_partial", "fold"] if is_split else ["fold"])
+    if is_split:
+        assert ops[0].sizes == (few, images, groups)
+        assert ops[0].rsizes == (pixels,)
+
+
+def test_sums_of_few_neighbours_stay_what_they_are() -> None:
+    shape = (2, 4200, 3, 4)
+    nest = reduction(shape, [0, 2], "welford")
+    one = graph(nest, shape)
+    two = split_reductions(one, load_device("h200"))
+    assert two.ops[0].sizes[0] == 4
+    verify(two)
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0)) + 0.5
+    for a, b in zip(interpret(one, [x]), interpret(two, [x]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
