@@ -92,3 +92,7 @@ class InductorError(OptfuseError):
 
 class RankOrderError(OptfuseError):
     """Ranks of a group that would start their collectives in different orders, and wait for each other forever."""
+
+
+#: Errors of a compilation that the caller mends: ``torch.compile`` raises them, and runs no graph as it was traced.
+FOR_CALLER = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError, RankOrderError)

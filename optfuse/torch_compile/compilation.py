@@ -24,15 +24,7 @@ from optfuse.compiler.ir.size_decisions import Decisions
 from optfuse.compiler.ir.size_formula import Interval
 from optfuse.compiler.ir.sizes import is_data_size
 from optfuse.compiler.stages import fusion_problem
-from optfuse.errors import (
-    CaptureError,
-    InfeasibleError,
-    InvalidOptionError,
-    OutputError,
-    RankOrderError,
-    RuleConflictError,
-    RuleError,
-)
+from optfuse.errors import FOR_CALLER, CaptureError, RuleError
 from optfuse.problem.instance import Instance
 from optfuse.problem.rules import meaning
 from optfuse.runtime import environment
@@ -59,9 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("optfuse")
 
-#: Errors that the caller mends: they are raised. Any other one is a defect of ours, and its graph runs as traced.
-_CALLERS = (InvalidOptionError, RuleError, RuleConflictError, InfeasibleError, OutputError, RankOrderError)
-
 #: The function that runs a graph: of its tensors in a list, which it may empty, to its results.
 Run = Callable[[list[torch.Tensor]], Sequence[Any]]
 
@@ -84,7 +73,7 @@ class Record:
 
     def survive(self, name: str, error: Exception) -> None:
         """Note and say that compiling a graph has met a defect of ours; raise an error that is not one."""
-        if isinstance(error, _CALLERS) or type(error).__module__.startswith("torch"):
+        if isinstance(error, FOR_CALLER) or type(error).__module__.startswith("torch"):
             raise error
         if _torch_refuses(error):
             self.leave(name, f"torch cannot trace it: {str(error).partition(chr(10))[0]}")

@@ -89,6 +89,14 @@ def test_strict_raises_it(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"strict": "yes"}, "strict must be"),
     ],
 )
-def test_what_the_caller_mends_is_raised(options: dict, error: str) -> None:
-    with pytest.raises(Exception, match=error):
-        torch.compile(lambda x: x.sin().cos(), backend="optfuse", options=options)(torch.randn(3))
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_what_the_caller_mends_is_raised(
+    options: dict, error: str, is_trained: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And no graph is said to run as it was traced."""
+    x = torch.randn(3, requires_grad=is_trained)
+    before = len(optfuse.compiled_graphs())
+    with pytest.raises(Exception, match="no training step" if is_trained and error == "no schedule" else error):
+        torch.compile(lambda x: x.sin().cos(), backend="optfuse", options=options)(x)
+    assert len(optfuse.compiled_graphs()) == before
+    assert "as it was traced" not in caplog.text

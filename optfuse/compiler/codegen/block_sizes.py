@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from optfuse.compiler.codegen.index_arithmetic import Axis
 from optfuse.compiler.codegen.interpreter_blocks import interpreted_blocks
 from optfuse.compiler.codegen.product_tiles import DotTile
-from optfuse.compiler.codegen.tiles import NARROWEST_ROW, Access, TileConfig, power_of_two, row_block
+from optfuse.compiler.codegen.tiles import (
+    NARROWEST_ROW,
+    Access,
+    TileConfig,
+    large_accesses,
+    power_of_two,
+    row_block,
+)
 from optfuse.compiler.codegen.triton_dots import dot_axes
 from optfuse.compiler.ir.sizes import Size, hint
 from optfuse.errors import PlanError
@@ -180,9 +187,7 @@ def _rows(axes: tuple[Axis, ...], pressure: float) -> Tiled:
 
 
 def _large(axes: Iterable[Axis], accesses: Sequence[Access]) -> list[Access]:
-    digits = tuple(digit for axis in axes for digit in axis.digits)
-    largest = max((access.size(digits) for access in accesses), default=0)
-    return [access for access in accesses if 4 * access.size(digits) >= largest]
+    return large_accesses(tuple(digit for axis in axes for digit in axis.digits), accesses)
 
 
 def _coalesced(axes: tuple[Axis, ...], accesses: Sequence[Access]) -> int:

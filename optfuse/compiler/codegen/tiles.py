@@ -129,7 +129,8 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
         return Axis("y", x[:split]), Axis("x", x[split:])
     if r and all(role == "outer" for role in passes.roles):
         r = ()
-    if r and (any(role != "full" for role in passes.roles) or scans(spec)) and not _flattened(spec, passes, accesses):
+    by_rows = any(role != "full" for role in passes.roles) or scans(spec)
+    if r and by_rows and not (_is_free(spec, passes) and _runs_inside((x, r), accesses)):
         return Axis("x", _contiguous_last(x, r, accesses)), Axis("r", r, _walk(spec, passes))
     digits = _in_memory_order((*x, *r), accesses, keep=not r)
     turned = _transposed(digits, accesses) or _broadcast(digits, accesses)
@@ -138,29 +139,27 @@ def plan_axes(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> t
     return (Axis("x", digits),)
 
 
-def _large(digits: Digits, accesses: Sequence[Access]) -> list[Access]:
+def large_accesses(digits: Digits, accesses: Sequence[Access]) -> list[Access]:
+    """The accesses of at least a quarter of the bits of the largest one."""
     largest = max((access.size(digits) for access in accesses), default=0)
     return [access for access in accesses if 4 * access.size(digits) >= largest]
 
 
-def _flattened(spec: KernelSpec, passes: Passes, accesses: Sequence[Access]) -> bool:
-    """Whether a kernel that reduces nothing has its points in any order: there is a large access along an inner digit.
+def _is_free(spec: KernelSpec, passes: Passes) -> bool:
+    """Whether a kernel has its points in any order: it reduces nothing, and stores nothing that is outside of r."""
+    members = zip(passes.roles, spec.members, strict=True)
+    outer = {store.buffer for role, member in members if role == "outer" for store in member.nest.stores}
+    return _walk(spec, passes) == "parallel" and not outer & set(spec.stores)
 
-    Such a tile is transposed, and needs an axis for each order in memory: a norm that is applied to an image with
-    channels last, in groups of channels, and written with channels first. What is computed for each x is not stored.
+
+def _runs_inside(axes: tuple[Digits, Digits], accesses: Sequence[Access]) -> bool:
+    """Whether a large access runs along a digit that is not an axis' last: it needs an axis of its own.
+
+    So it is where a norm is applied to an image with channels last, in groups of channels, and written with channels
+    first.
     """
-    outer = {
-        store.buffer
-        for role, member in zip(passes.roles, spec.members, strict=True)
-        if role == "outer"
-        for store in member.nest.stores
-    }
-    if _walk(spec, passes) == "looped" or outer & set(spec.stores):
-        return False
-    x: Digits = tuple((xdigit(k), size) for k, size in enumerate(spec.space.x) if size > 1)
-    r: Digits = tuple((rdigit(k), size) for k, size in enumerate(spec.space.r) if size > 1)
-    large = _large((*x, *r), accesses)
-    inner = {symbol for digits in (x, r) for symbol, _ in digits[:-1]}
+    inner = {symbol for digits in axes for symbol, _ in digits[:-1]}
+    large = large_accesses((*axes[0], *axes[1]), accesses)
     return any(access.coefficients.get(symbol) == 1 for access in large for symbol in inner)
 
 
@@ -171,7 +170,7 @@ def _contiguous_last(x: Digits, r: Digits, accesses: Sequence[Access]) -> Digits
     rows of channels-last images are reduced and written as rows.
     """
     digits = (*x, *r)
-    large = [access for access in _large(digits, accesses) if not access.contiguous(r)]
+    large = [access for access in large_accesses(digits, accesses) if not access.contiguous(r)]
     if any(access.contiguous(x) for access in large):
         return x
     run = {symbol: sum(a.size(digits) for a in large if a.coefficients.get(symbol) == 1) for symbol, _ in x}
@@ -289,8 +288,7 @@ def turned(axes: Sequence[Axis], accesses: Sequence[Access]) -> bool:
     if len(axes) != 2 or any(axis.walk != "parallel" for axis in axes):
         return False
     digits = tuple(digit for axis in axes for digit in axis.digits)
-    largest = max((access.size(digits) for access in accesses), default=0)
-    large = [access for access in accesses if 4 * access.size(digits) >= largest]
+    large = large_accesses(digits, accesses)
     hidden = any(access.contiguous(axes[1].digits) and _neighbours(axes[1], access) % 2 for access in large)
     return hidden and not any(access.contiguous(axes[0].digits) for access in large)
 

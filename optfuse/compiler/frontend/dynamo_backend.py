@@ -34,7 +34,7 @@ from optfuse.compiler.frontend.sizes.size_reader import size_reader
 from optfuse.compiler.frontend.sizes.tensor_numbers import with_items
 from optfuse.compiler.frontend.torch_internals.torch_bridge import RestartAnalysis, tree_leaves
 from optfuse.compiler.ir.size_decisions import Decisions
-from optfuse.errors import CaptureError
+from optfuse.errors import FOR_CALLER, CaptureError
 
 
 class CompileRange(Protocol):
@@ -134,7 +134,7 @@ class _Backend:
             # torch keeps graphs by their inputs one by one, so that one of shared inputs would serve others, too
             apart = whole and not shared_memory(inputs)
             return compiled(survive=self.survive, keep=self.keep(name, feeds) if apart and self.keep else None)
-        except RestartAnalysis:
+        except (RestartAnalysis, *FOR_CALLER):
             raise
         except Exception as error:
             left = compile_unscheduled(compiled, error)
