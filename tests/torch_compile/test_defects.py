@@ -89,7 +89,7 @@ def test_strict_raises_it(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"strict": "yes"}, "strict must be"),
     ],
 )
-@pytest.mark.parametrize("is_trained", [False, True])
+@pytest.mark.parametrize("is_trained", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_the_caller_mends_is_raised(
     options: dict, error: str, is_trained: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -63,7 +63,15 @@ def test_weights_larger_than_images_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"bias": False}, {"stride": 2}, {"window": 1}, {"window": 1, "stride": 2}], ids=str
+    "options",
+    [
+        {},
+        pytest.param({"bias": False}, marks=pytest.mark.slow),
+        pytest.param({"stride": 2}, marks=pytest.mark.slow),
+        pytest.param({"window": 1}, marks=pytest.mark.slow),
+        {"window": 1, "stride": 2},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize(
     "last", [pytest.param(False, id="channels first", marks=pytest.mark.slow), pytest.param(True, id="channels last")]
