@@ -368,12 +368,12 @@ class Pace:
 
     def _compare(self, plain: list[float], trial: list[float], members: Sequence[_Member], better: Verdict) -> None:
         without, length = median(plain), median(trial)
-        if length < (1 - KEPT) * without and better == "graphs":
-            _rest(members, "", "graphs")
-        elif length < (1 - KEPT) * without:
-            _decide(members, better, "")
-        else:
+        if length >= (1 - KEPT) * without:
             _rest(members, f"graphs gained nothing: a step took {length:,.0f} us with and {without:,.0f} without")
+        elif better == "graphs" and all(member.is_rechecked for member in members):
+            _rest(members, "", better)
+        else:
+            _decide(members, better, "")
 
 
 def _decide(members: Sequence[_Member], verdict: Verdict, reason: str) -> None:

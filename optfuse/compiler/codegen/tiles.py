@@ -164,10 +164,10 @@ def _runs_inside(axes: tuple[Digits, Digits], accesses: Sequence[Access]) -> boo
 
 
 def _contiguous_last(x: Digits, r: Digits, accesses: Sequence[Access]) -> Digits:
-    """The digits of x, the one last that large accesses run along which do not run along r; as they are if one does.
+    """The digits of x, ordered so that large accesses which do not run along r run along the last of them.
 
-    So it is in the order of a transposed value whose producers and consumers all lie in memory the other way, and where
-    rows of channels-last images are reduced and written as rows.
+    They stay as they are if one does already. They are reordered for a transposed value whose producers and consumers
+    all lie in memory the other way, and where rows of channels-last images are reduced and written as rows.
     """
     digits = (*x, *r)
     large = [access for access in large_accesses(digits, accesses) if not access.contiguous(r)]

@@ -82,7 +82,7 @@ PASSES: tuple[Pass, ...] = (
         "split_reductions",
         "decision",
         split_reductions,
-        "a long reduction with few results becomes partial results over chunks, and a nest that combines them",
+        "a long reduction with few results, or of few neighbours in memory, becomes partial results that are combined",
         "reductions split",
     ),
     Pass(

@@ -122,7 +122,7 @@ def split_reductions(graph: LoopGraph, device: Device) -> LoopGraph:
     taken = set(buffers)
     periods: dict[str, int] = {}
     for op in graph.ops:
-        if isinstance(op, LoopNest):
+        if isinstance(op, LoopNest) and _is_mergeable(op):
             op = _neighbours_first(op, buffers)
         chunks = plan_chunks(op, buffers, device, periods) if isinstance(op, LoopNest) else None
         if isinstance(op, LoopNest):
@@ -167,14 +167,12 @@ def plan_chunks(
     ``period`` knows, a chunk is an image or an equal part of one, as the loops are that cut them: they can share a
     kernel.
     """
-    mergeable = all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
-    if not nest.reductions or not mergeable:
+    if not _is_mergeable(nest):
         return None
     touched = accesses(nest)
     rsizes = nest.rsizes
     neighbours = int(0 in _neighbours(nest, touched, buffers))
-    columns = hint(prod(nest.sizes)) * rsizes[0]
-    programs = -(-columns // WIDE_TILE) if neighbours else _programs(nest, touched)
+    programs = -(-hint(prod(nest.sizes)) * rsizes[0] // WIDE_TILE) if neighbours else _programs(nest, touched)
     sizes = (*nest.sizes, *nest.rsizes)
     read = max((touched_bytes(access, sizes, buffers[access.buffer]) for access in touched.loads), default=0)
     at_full_rate = read * device.dram_ps_per_mib // MIB
@@ -202,7 +200,13 @@ def plan_chunks(
     if parts * NEAR <= most and all(r.kind in SELF_MERGING for r in nest.reductions):
         length = -(-hint(rsizes[whole]) // most)
         return Chunks(whole, -(-rsizes[whole] // length), length)
-    return Chunks(whole, parts if parts > 1 else 0) if counted * parts >= FEWEST_CHUNKS else None
+    enough = neighbours or counted * parts >= FEWEST_CHUNKS
+    return Chunks(whole, parts if parts > 1 else 0) if enough else None
+
+
+def _is_mergeable(nest: LoopNest) -> bool:
+    """Whether a nest reduces, and its results follow from those of parts of r, in any order: no position does."""
+    return bool(nest.reductions) and all(r.kind in SELF_MERGING or r.kind == "welford" for r in nest.reductions)
 
 
 def _programs(nest: LoopNest, touched: NestAccesses) -> int:
@@ -214,10 +218,11 @@ def _programs(nest: LoopNest, touched: NestAccesses) -> int:
 
 def _neighbours_first(nest: LoopNest, buffers: Mapping[str, Buffer]) -> LoopNest:
     """The nest, with the r dimension first that is of a few neighbours in memory, if there is one."""
-    found = [k for k in _neighbours(nest, accesses(nest), buffers) if k]
-    if not found:
+    found = _neighbours(nest, accesses(nest), buffers) if len(nest.rsizes) > 1 else set()
+    if not found or 0 in found:
         return nest
-    order = [found[0], *(k for k in range(len(nest.rsizes)) if k != found[0])]
+    first = min(found)
+    order = [first, *(k for k in range(len(nest.rsizes)) if k != first)]
     renaming = {rvar(old): rvar(new) for new, old in enumerate(order)}
     return replace(
         nest,
@@ -228,7 +233,7 @@ def _neighbours_first(nest: LoopNest, buffers: Mapping[str, Buffer]) -> LoopNest
 
 def _neighbours(nest: LoopNest, touched: NestAccesses, buffers: Mapping[str, Buffer]) -> set[int]:
     """The r dimensions along which a large load has a few neighbours in memory, beside those of another result."""
-    if not nest.reductions or len(nest.rsizes) < 2:
+    if len(nest.rsizes) < 2:
         return set()
     most = FEW_BYTES if hint(prod(nest.rsizes)) <= HELD_POINTS else LINE_BYTES - 1
     sizes, columns = (*nest.sizes, *nest.rsizes), len(nest.sizes)

@@ -203,3 +203,9 @@ def test_sums_of_few_neighbours_stay_what_they_are() -> None:
     x = torch.rand(shape, generator=torch.Generator().manual_seed(0)) + 0.5
     for a, b in zip(interpret(one, [x]), interpret(two, [x]), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_position_among_neighbours_is_not_split_and_keeps_its_order() -> None:
+    """The first of equal elements is asked for, in the order of the dimensions."""
+    nest = reduction((512, 5000, 16, 4), [0, 2], "argmax")
+    assert split_reductions(graph(nest, (512, 5000, 16, 4)), load_device("h200")).ops == (nest,)

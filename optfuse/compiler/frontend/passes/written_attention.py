@@ -97,7 +97,7 @@ def recognize_attention(graph: GraphModule) -> GraphModule:
     if not any(_kind(node) == "softmax" for node in graph.graph.nodes):
         return graph
     result = copied(graph)
-    result.graph.eliminate_dead_code(is_impure_node=stays)  # such as a mean of weights that nobody reads
+    result.graph.eliminate_dead_code(is_impure_node=stays)  # such as a mean of weights that is not read
     nodes = list(result.graph.nodes)
     for node in nodes:
         node.meta = {**node.meta, "val": node_value(node)}
